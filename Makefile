@@ -1,0 +1,32 @@
+# `make demo` and `make test` do all set-up themselves; PYTHON chooses the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+READY  := $(VENV)/ready
+
+.PHONY: demo test lint bench tables clean
+
+demo: $(READY)
+	$(RUN) -m metastep demo
+
+test: lint
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
+
+lint: $(READY)
+	$(RUN) -m ruff check src tests benchmarks examples
+	$(RUN) -m ruff format --check src tests benchmarks examples
+	$(RUN) -m mypy
+
+bench: $(READY)
+	$(RUN) benchmarks/sweep_memory.py
+	$(RUN) benchmarks/compare_conv4.py
+	$(RUN) benchmarks/tables.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt torch hatchling
+	$(RUN) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache

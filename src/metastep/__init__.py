@@ -1,0 +1,112 @@
+"""metastep: gradient-based meta-learning made cheap."""
+
+from metastep.counting import Counts, counting
+from metastep.curvature import central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
+from metastep.diagnostics import Comparison, compare, gradient_difference
+from metastep.dynamics import SGD, Adam, AdamW, Dynamics, RMSprop, State, StepFunction
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.estimators import (
+    Estimate,
+    Estimator,
+    backprop,
+    displacement,
+    first_order,
+    implicit,
+    unrolled,
+)
+from metastep.methods import (
+    anil,
+    es_maml,
+    fo_maml,
+    ggs_maml,
+    hf_maml,
+    imaml,
+    maml,
+    maml_pp,
+    meta_sgd,
+    multi_step,
+    reference,
+    reptile,
+    truncated,
+)
+from metastep.modules import parameters_of, use_batch_statistics
+from metastep.optimizers import from_optimizer, into_optimizer
+from metastep.problems import (
+    accuracy,
+    adapt_only,
+    batch_by_batch,
+    beside_rates,
+    every_window,
+    few_shot,
+    proximal,
+    with_rates,
+)
+from metastep.solvers import conjugate_gradient, neumann
+from metastep.tasks import over_tasks, stack, write_grads
+from metastep.windows import InnerLoop, Problem, Task, Window, window_lengths
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Comparison",
+    "Counts",
+    "Dynamics",
+    "Estimate",
+    "Estimator",
+    "InnerLoop",
+    "MetastepError",
+    "NonFiniteError",
+    "Problem",
+    "RMSprop",
+    "State",
+    "StepFunction",
+    "Task",
+    "Window",
+    "accuracy",
+    "adapt_only",
+    "anil",
+    "backprop",
+    "batch_by_batch",
+    "beside_rates",
+    "central_difference",
+    "compare",
+    "conjugate_gradient",
+    "counting",
+    "displacement",
+    "es_maml",
+    "every_window",
+    "exact",
+    "exact_reverse",
+    "few_shot",
+    "first_order",
+    "fo_maml",
+    "from_optimizer",
+    "gaussian_smoothing",
+    "ggs_maml",
+    "gradient_difference",
+    "hf_maml",
+    "imaml",
+    "implicit",
+    "into_optimizer",
+    "maml",
+    "maml_pp",
+    "meta_sgd",
+    "multi_step",
+    "neumann",
+    "over_tasks",
+    "parameters_of",
+    "proximal",
+    "reference",
+    "reptile",
+    "stack",
+    "truncated",
+    "unrolled",
+    "use_batch_statistics",
+    "window_lengths",
+    "with_rates",
+    "write_grads",
+    "zeroth_order",
+]  # fmt: skip
+
+__version__ = "0.1.0"

@@ -1,0 +1,35 @@
+"""How much work an estimator does: gradients of a loss, and second-order products, counted where they happen."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass
+class Counts:
+    gradients: int = 0
+    products: int = 0  # second-order: one Hessian-vector product together with its mixed part ∂²L/∂θ∂φ
+
+
+_open: list[Counts] = []
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    """Count all that runs inside; under vmap a call counts once, however many tasks it serves."""
+    counts = Counts()
+    _open.append(counts)
+    try:
+        yield counts
+    finally:
+        _open.remove(counts)
+
+
+def count_gradient() -> None:
+    for counts in _open:
+        counts.gradients += 1
+
+
+def count_product() -> None:
+    for counts in _open:
+        counts.products += 1

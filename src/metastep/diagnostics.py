@@ -1,0 +1,100 @@
+"""See an approximation before paying for it: how inner gradients change, and how far each method is from exact."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from metastep.counting import counting
+from metastep.dynamics import Dynamics
+from metastep.errors import MetastepError
+from metastep.estimators import Estimate, Estimator
+from metastep.memory import peak_bytes
+from metastep.tasks import over_tasks, stack
+from metastep.trees import Tree, dot, map_tree, norm, subtract
+from metastep.windows import InnerLoop, Problem, task_gradient, window_lengths
+
+
+def gradient_difference(
+    problem: Problem, dynamics: Dynamics, steps: int | Sequence[int]
+) -> Callable[[Tree, Any], Tensor]:
+    """‖∇L(φ_{t+1}) − ∇L(φ_t)‖ / ‖∇L(φ_{t+1})‖ at every inner step: small where reusing a gradient is safe.
+
+    Returns a function of (meta, stacked tasks) that gives a tensor (tasks, steps).
+    """
+    loop = InnerLoop(problem, dynamics, window_lengths(steps))
+
+    def along(meta: Tree, task: Any) -> Tensor:
+        state, differences = loop.begin(meta, task), []
+        for loss, length in loop.windows(task):
+            before = task_gradient(loss, state.params, meta)
+            state = dynamics.advance(state, before, meta, length)
+            after = task_gradient(loss, state.params, meta)
+            differences.append(norm(subtract(after, before)) / norm(after))
+        return torch.stack(differences)
+
+    mapped = vmap(along, in_dims=(None, 0), randomness="different")
+    return torch.no_grad()(mapped)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method against the reference, on the same θ and tasks."""
+
+    method: str
+    cosine: float
+    relative_error: float
+    gradients: int
+    products: int
+    seconds: float
+    peak_bytes: int
+
+
+def compare(
+    methods: Mapping[str, Estimator],
+    meta: Tree,
+    tasks: Any,
+    reference: str | None = None,
+    chunk_size: int | None = None,
+    repeats: int = 3,
+) -> list[Comparison]:
+    """Every method's meta-gradient against that of `reference` (the first one by default), and what it costs.
+
+    Gradients and second-order products are counted for one task; seconds (the fastest of `repeats`) and peak memory are
+    of the whole batch. Reptile's "gradient" has a length of its own: of it, only the cosine means something.
+    """
+    reference = reference or next(iter(methods))
+    if reference not in methods:
+        raise MetastepError(f"the reference '{reference}' is not among the methods: {', '.join(methods)}.")
+    tasks = stack(tasks) if isinstance(tasks, list) else tasks
+    exact = over_tasks(methods[reference], chunk_size)(meta, tasks).grad
+    return [_against(exact, name, method, meta, tasks, chunk_size, repeats) for name, method in methods.items()]
+
+
+def _against(
+    exact: Tree, name: str, method: Estimator, meta: Tree, tasks: Any, chunk_size: int | None, repeats: int
+) -> Comparison:
+    step = over_tasks(method, chunk_size)
+    with counting() as counts:
+        method(meta, map_tree(lambda x: x[0], tasks))
+    seconds = min(_seconds(step, meta, tasks) for _ in range(repeats))
+    estimate, peak = peak_bytes(lambda: step(meta, tasks))
+    return Comparison(
+        name,
+        cosine=float(dot(estimate.grad, exact) / (norm(estimate.grad) * norm(exact))),
+        relative_error=float(norm(subtract(estimate.grad, exact)) / norm(exact)),
+        gradients=counts.gradients,
+        products=counts.products,
+        seconds=seconds,
+        peak_bytes=peak,
+    )
+
+
+def _seconds(step: Callable[[Tree, Any], Estimate], meta: Tree, tasks: Any) -> float:
+    start = time.perf_counter()
+    float(step(meta, tasks).loss)  # waits for a GPU
+    return time.perf_counter() - start

@@ -1,0 +1,212 @@
+"""Meta-gradients: from an inner loop to a function (meta, task) -> Estimate.
+
+The unrolled estimator is the Lagrangian recursion of the paper, Λ_{k−1} = Λ_k ∂Φ̂_k/∂s, as a reverse sweep over
+windows. It returns a gradient, so autograd never sees a second backward, and its memory is one window's graph and the
+stored states: flat in the number of inner steps, exact all the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vjp
+
+from metastep.counting import count_gradient
+from metastep.curvature import Curvature, exact, require_shared_space
+from metastep.dynamics import State
+from metastep.errors import MetastepError, require_positive
+from metastep.explain import explained
+from metastep.solvers import Solver
+from metastep.trees import Tree, add, add_scaled, scale, subtract, zeros_like
+from metastep.windows import InnerLoop, Passage, Window, outer_value
+
+
+class Estimate(NamedTuple):
+    """The outer loss after adaptation, the meta-gradient, and whatever the outer loss measured."""
+
+    loss: Tensor
+    grad: Tree
+    metrics: dict[str, Tensor]
+
+
+class Estimator(NamedTuple):
+    """A method applied to a problem: call it with (meta, task)."""
+
+    loop: InnerLoop
+    estimate: Callable[[Tree, Any], Estimate]
+
+    def __call__(self, meta: Tree, task: Any) -> Estimate:
+        # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
+        with torch.no_grad(), explained():
+            return self.estimate(meta, task)
+
+
+class Adjoint(NamedTuple):
+    """Λ: how the outer loss answers to φ, to the optimizer's memory, and, so far, to θ."""
+
+    params: Tree
+    memory: Tree
+    meta: Tree
+
+
+def unrolled(
+    loop: InnerLoop,
+    curvature: Curvature = exact,
+    depth: int | None = None,
+    recompute: int | None = None,
+    weights: Sequence[float] | Tensor | None = None,
+) -> Estimator:
+    """Reverse sweep over the windows.
+
+    depth: sweep the last `depth` windows only (truncation).
+    recompute: store every `recompute`-th state only, and run the windows between again on the way back.
+    weights: one for each window: the outer loss is Σ weight · loss after that window (MAML++), not only the last.
+    """
+    require_positive(**{name: n for name, n in (("depth", depth), ("recompute", recompute)) if n is not None})
+    if depth and weights is not None:
+        raise MetastepError("depth and weights exclude each other: a weighted loss before the cut would have no sweep.")
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        windows = loop.windows(task)
+        weight = None if weights is None else _for_each(windows, weights)
+        cut = max(0, len(windows) - depth) if depth else 0
+        state = loop.run(windows[:cut], loop.begin(meta, task), meta)
+        storage, state = store(loop, windows[cut:], state, meta, recompute or len(windows))
+
+        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+        if weight is not None:
+            loss, adjoint = weight[-1] * loss, scale(weight[-1], adjoint)
+        for k, (window, passage) in zip(reversed(range(cut, len(windows))), rewind(loop, storage, meta), strict=True):
+            adjoint = pull_window(loop, curvature, window, passage, meta, adjoint)
+            if weight is not None and k > 0:  # φ before window k is φ after window k − 1
+                earlier = outer_adjoint(loop, passage.state, meta, task)
+                loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
+        return Estimate(loss, pull_start(loop, meta, task, adjoint), metrics)
+
+    return Estimator(loop, estimate)
+
+
+def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
+    """The outer loss at a state, Λ = ∂L/∂s there (θ may also enter the loss directly), and the metrics"""
+    count_gradient()
+    both = grad_and_value(partial(outer_value, loop.problem), argnums=(0, 1), has_aux=True)
+    (d_params, d_meta), (loss, metrics) = both(state.params, meta, task)
+    return loss, Adjoint(d_params, zeros_like(state.memory), d_meta), metrics
+
+
+def pull_window(
+    loop: InnerLoop, curvature: Curvature, window: Window, passage: Passage, meta: Tree, adjoint: Adjoint
+) -> Adjoint:
+    """One step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product"""
+    state = passage.state
+
+    def advance(params: Tree, memory: Tree, grad: Tree, meta: Tree) -> tuple[Tree, Tree]:
+        after = loop.dynamics.advance(State(params, memory, state.step), grad, meta, window.steps)
+        return after.params, after.memory
+
+    pull = vjp(advance, state.params, state.memory, passage.grad, meta)[1]
+    d_params, d_memory, d_grad, d_rates = pull((adjoint.params, adjoint.memory))
+    h, c = curvature(window.loss, state.params, meta, d_grad)
+    return Adjoint(add(d_params, h), d_memory, add(add(adjoint.meta, d_rates), c))
+
+
+def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint) -> Tree:
+    """The meta-gradient: what came by the way, and Λ₀ ∂s₁/∂θ (the identity for MAML)"""
+    pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[1]
+    return add(adjoint.meta, pull((adjoint.params, adjoint.memory))[0])
+
+
+Storage = list[tuple[list[Window], State, list[Passage]]]  # segments: their windows, state before, passages if kept
+
+
+def store(loop: InnerLoop, windows: list[Window], state: State, meta: Tree, every: int) -> tuple[Storage, State]:
+    """Run the windows; of all segments of `every` windows but the last, keep only where they start."""
+    storage: Storage = []
+    for i in range(0, len(windows), every):
+        segment, start = windows[i : i + every], state
+        if i + every < len(windows):
+            state = loop.run(segment, start, meta)
+            storage.append((segment, start, []))
+        else:
+            passages, state = loop.traverse(segment, start, meta)
+            storage.append((segment, passages[0].state, passages))
+    return storage, state
+
+
+def rewind(loop: InnerLoop, storage: Storage, meta: Tree) -> Iterator[tuple[Window, Passage]]:
+    """Windows and passages, last to first; each is let go of once it was used."""
+    while storage:
+        windows, start, passages = storage.pop()
+        passages = passages or loop.traverse(windows, start, meta)[0]
+        for window in reversed(windows):
+            yield window, passages.pop()
+
+
+def first_order(loop: InnerLoop) -> Estimator:
+    """∂L/∂φ at the final φ, handed to θ as it is; no state is stored and no window is pulled back."""
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        start = loop.begin(meta, task)
+        state = loop.run(loop.windows(task), start, meta)
+        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+        return Estimate(loss, pull_start(loop, meta, task, adjoint._replace(memory=zeros_like(start.memory))), metrics)
+
+    return Estimator(loop, estimate)
+
+
+def displacement(loop: InnerLoop) -> Estimator:
+    """φ₁ − φ_{T+1}, the way that the inner loop went, as if it were a gradient (Reptile)."""
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        start = loop.begin(meta, task)
+        require_shared_space(start.params, meta, "Reptile")
+        final = loop.run(loop.windows(task), start, meta)
+        loss, metrics = outer_value(loop.problem, final.params, meta, task)
+        way = Adjoint(subtract(start.params, final.params), zeros_like(start.memory), zeros_like(meta))
+        return Estimate(loss, pull_start(loop, meta, task, way), metrics)
+
+    return Estimator(loop, estimate)
+
+
+def implicit(loop: InnerLoop, solver: Solver, curvature: Curvature = exact) -> Estimator:
+    """∂L/∂θ − (∂²G/∂θ∂φ) H⁻¹ ∂L/∂φ where the inner loop has converged; H = ∂²G/∂φ² of the last window's loss G."""
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        windows = loop.windows(task)
+        state = loop.run(windows, loop.begin(meta, task), meta)
+        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+        inner = windows[-1].loss
+        solved = solver(lambda v: curvature(inner, state.params, meta, v)[0], adjoint.params)
+        _, c = curvature(inner, state.params, meta, solved)
+        return Estimate(loss, subtract(adjoint.meta, c), metrics)
+
+    return Estimator(loop, estimate)
+
+
+def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -> Estimator:
+    """Plain autograd through the whole unroll: the reference that all others are tested against."""
+
+    def outer(meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        windows, state = loop.windows(task), loop.begin(meta, task)
+        if weights is None:
+            return outer_value(loop.problem, loop.run(windows, state, meta).params, meta, task)
+        total = torch.zeros(())
+        for window, weight in zip(windows, _for_each(windows, weights), strict=True):
+            state = loop.run([window], state, meta)
+            loss, metrics = outer_value(loop.problem, state.params, meta, task)
+            total = total + weight * loss
+        return total, metrics
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
+        return Estimate(loss, gradient, metrics)
+
+    return Estimator(loop, estimate)
+
+
+def _for_each(windows: list[Window], weights: Sequence[float] | Tensor) -> Sequence[Any] | Tensor:
+    if len(weights) != len(windows):
+        raise MetastepError(f"{len(weights)} weights for {len(windows)} windows: the outer loss after each needs one.")
+    return weights

@@ -1,0 +1,74 @@
+"""Any nn.Module as a pure function of its parameters, with the switches that second derivatives need."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+
+from metastep.errors import MetastepError
+from metastep.noise import is_recorded
+from metastep.trees import Tree
+
+
+def parameters_of(module: nn.Module) -> dict[str, Tensor]:
+    """θ: the parameters of `module` that are not frozen, by name; tied weights once"""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
+    """module(inputs) with `params` in place of its own; a tuple of inputs is spread over its arguments"""
+    if is_recorded() and draws_noise(module):
+        raise MetastepError(
+            f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
+            "Call module.eval(), set the dropout rate to 0, or do not compile."
+        )
+    with _twice_differentiable(module):
+        return functional_call(module, params, inputs)
+
+
+@contextmanager
+def _twice_differentiable(module: nn.Module) -> Iterator[None]:
+    """Fused attention and cuDNN's recurrent kernels have no forward mode and no second backward; plain ones have."""
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    plain_rnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
+    with sdpa_kernel(SDPBackend.MATH), plain_rnn:
+        yield
+
+
+def use_batch_statistics(module: nn.Module) -> nn.Module:
+    """Let every BatchNorm and InstanceNorm in `module` use the statistics of the batch at hand, always; returns it."""
+    for part in module.modules():
+        if isinstance(part, _NormBase):
+            part.track_running_stats = False
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return module
+
+
+def require_usable(module: nn.Module) -> None:
+    if not parameters_of(module):
+        raise MetastepError(f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none.")
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
+            raise MetastepError(
+                f"{type(part).__name__} '{name or 'itself'}' would overwrite its running statistics on the way, which "
+                "no pure function can do, and vmap refuses. Use metastep.use_batch_statistics(module), as few-shot "
+                "learning does, or module.eval() to hold the statistics it has."
+            )
+
+
+def draws_noise(module: nn.Module) -> bool:
+    """Whether a forward pass draws random numbers"""
+    return any(
+        part.training
+        and (
+            (isinstance(part, _DropoutNd) and part.p > 0)
+            or (isinstance(part, (nn.RNNBase, nn.MultiheadAttention)) and part.dropout > 0)
+        )
+        for part in module.modules()
+    )

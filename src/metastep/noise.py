@@ -1,0 +1,49 @@
+"""Randomness that can be drawn again: the sweep returns to a window and must see the same noise."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Generators(NamedTuple):
+    """The state of PyTorch's random number generators, CPU and GPU"""
+
+    cpu: Tensor
+    cuda: list[Tensor]
+
+
+def generators() -> Generators:
+    return Generators(torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])
+
+
+def set_generators(state: Generators) -> None:
+    torch.set_rng_state(state.cpu)
+    if state.cuda:
+        torch.cuda.set_rng_state_all(state.cuda)
+
+
+def is_recorded() -> bool:
+    """Whether calls are being compiled or captured, where generators cannot be set back"""
+    return torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, drawing in every call the random numbers of its first call."""
+    first: list[Generators] = []
+
+    def call(*args: Any) -> Any:
+        if is_recorded():
+            return function(*args)
+        if not first:
+            first.append(generators())
+            return function(*args)
+        now = generators()
+        set_generators(first[0])
+        try:
+            return function(*args)
+        finally:
+            set_generators(now)
+
+    return call

@@ -1,0 +1,133 @@
+"""Problems: few-shot learning over any module, and transformations from one problem to another."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metastep.dynamics import State
+from metastep.errors import MetastepError
+from metastep.modules import apply, require_usable
+from metastep.noise import replayed
+from metastep.rates import require_rates
+from metastep.trees import Tree, dot, map_tree, subtract
+from metastep.windows import Loss, Problem, Window
+
+Metric = Callable[[Tensor, Any], Tensor]  # (prediction, target) -> tensor
+
+
+def every_window(loss: Callable[[Tree, Tree, Any], Tensor]) -> Callable[[Any, Sequence[int]], list[Window]]:
+    """All windows follow one loss(params, meta, support)."""
+
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        return [Window(lambda params, meta: loss(params, meta, task.support), n) for n in lengths]
+
+    return windows
+
+
+def batch_by_batch(loss: Callable[[Tree, Tree, Any], Tensor]) -> Callable[[Any, Sequence[int]], list[Window]]:
+    """Window k follows the loss on the k-th batch: `task.support` is a sequence with one batch for each window."""
+
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        if len(task.support) != len(lengths):
+            raise MetastepError(
+                f"{len(task.support)} support batches for {len(lengths)} windows: give each window its own batch."
+            )
+        bound = [lambda params, meta, batch=batch: loss(params, meta, batch) for batch in task.support]
+        return [Window(f, n) for f, n in zip(bound, lengths, strict=True)]
+
+    return windows
+
+
+def few_shot(
+    module: nn.Module, loss: Callable[[Any, Any], Tensor], metrics: Mapping[str, Metric] | None = None
+) -> Problem:
+    """φ starts from θ, the parameters of `module`; a task is ((x, y) to adapt to, (x, y) to be judged by).
+
+    θ is `parameters_of(module)`; frozen parameters and buffers of the module are held.
+    """
+    require_usable(module)
+
+    def inner_loss(params: Tree, meta: Tree, batch: tuple[Any, Any]) -> Tensor:
+        del meta
+        x, y = batch
+        return loss(apply(module, params, x), y)
+
+    def outer_loss(params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        del meta
+        x, y = task.query
+        prediction = apply(module, params, x)
+        return loss(prediction, y), {name: f(prediction.detach(), y) for name, f in (metrics or {}).items()}
+
+    return with_fixed_noise(Problem(lambda meta, task: meta, every_window(inner_loss), outer_loss))
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
+    return (prediction.argmax(-1) == target).float().mean()
+
+
+def adapt_only(problem: Problem, head: Callable[[str], bool]) -> Problem:
+    """φ is the part of θ whose names `head` accepts; the rest stays in θ, and enters every loss from there."""
+
+    def start(meta: Tree, task: Any) -> Tree:
+        chosen = {name: p for name, p in _params(problem.start(meta, task)).items() if head(name)}
+        if not chosen:
+            raise MetastepError(f"no parameter is left to adapt: `head` accepts none of {', '.join(meta)}.")
+        return chosen
+
+    return _seen_through(problem, start, lambda params, meta: ({**meta, **params}, meta))
+
+
+def beside_rates(problem: Problem) -> Problem:
+    """The same problem for meta = {"params": θ, "rates": …}; the dynamics read the rates."""
+    return _seen_through(
+        problem, lambda meta, task: problem.start(meta["params"], task), lambda params, meta: (params, meta["params"])
+    )
+
+
+def with_rates(params: Tree, lr: float, steps: int | None = None) -> dict[str, Tree]:
+    """θ beside rates to learn: one for each entry of a tensor (Meta-SGD), or for each tensor and step (MAML++)."""
+    require_rates(lr=lr)
+    per_tensor = torch.full_like if steps is None else lambda p, lr: p.new_full((steps,), lr)
+    with torch.no_grad():
+        return {"params": params, "rates": map_tree(lambda p: per_tensor(p, lr), params)}
+
+
+def proximal(problem: Problem, strength: float) -> Problem:
+    """Every window also pulls φ back to where it started: + ½ · strength · ‖φ − φ₁(θ)‖²"""
+    if not strength > 0:
+        raise MetastepError(f"strength = {strength}: the proximal term must pull, so it must be above 0.")
+
+    def pulled(loss: Loss, task: Any) -> Loss:
+        def regularised(params: Tree, meta: Tree) -> Tensor:
+            away = subtract(params, _params(problem.start(meta, task)))
+            return loss(params, meta) + strength / 2 * dot(away, away)
+
+        return regularised
+
+    return _with_losses(problem, pulled)
+
+
+def with_fixed_noise(problem: Problem) -> Problem:
+    """Each window draws its noise once: dropout has one mask, however often the sweep returns to the window."""
+    return _with_losses(problem, lambda loss, task: replayed(loss))
+
+
+def _params(start: Tree | State) -> Tree:
+    return start.params if isinstance(start, State) else start
+
+
+def _with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Problem:
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        return [Window(change(loss, task), n) for loss, n in problem.windows(task, lengths)]
+
+    return problem._replace(windows=windows)
+
+
+def _seen_through(
+    problem: Problem, start: Callable[[Tree, Any], Tree | State], view: Callable[[Tree, Tree], tuple[Tree, Tree]]
+) -> Problem:
+    """A problem in other (params, meta), whose losses see them through `view`"""
+    inner = _with_losses(problem, lambda loss, task: lambda params, meta: loss(*view(params, meta)))
+    return Problem(start, inner.windows, lambda params, meta, task: problem.outer_loss(*view(params, meta), task))

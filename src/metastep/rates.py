@@ -1,0 +1,53 @@
+"""Rates of inner optimizers: numbers, tensors, trees of them, schedules over steps, or functions of θ."""
+
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metastep.errors import MetastepError
+from metastep.trees import Tree, is_number, tree_flatten, tree_leaves
+
+# A number or tensor for all parameters, a tree with one of them for each, or a function of (meta, step) that gives
+# either: a schedule looks at the step, a learned rate at meta.
+Rate = Any
+
+
+def rate_at(rate: Rate, meta: Tree, step: int) -> Rate:
+    if not callable(rate):
+        return rate
+    value = rate(meta, step)
+    if is_number(value):
+        require_rates(**{f"the rate at step {step}": value})
+    return value
+
+
+def require_rates(**rates: Rate) -> None:
+    for name, rate in rates.items():
+        for leaf in [] if callable(rate) else tree_leaves(rate):
+            good = isfinite(leaf) and leaf >= 0 if is_number(leaf) else bool((torch.isfinite(leaf) & (leaf >= 0)).all())
+            if not good:
+                raise MetastepError(
+                    f"{name} = {leaf} is not a rate: it must be finite and not negative. Check how it was made."
+                )
+
+
+def require_fractions(**fractions: tuple[float, ...]) -> None:
+    for name, values in fractions.items():
+        if not all(0 <= value < 1 for value in values):
+            raise MetastepError(f"{name} = {values} must lie in [0, 1): they weigh the old moments against the new.")
+
+
+def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
+    """One rate for each leaf of `params`: a number or a tensor serves all, a tree serves each its own"""
+    leaves, spec = tree_flatten(params)
+    if is_number(rate) or isinstance(rate, Tensor):
+        return [rate] * len(leaves)
+    own, own_spec = tree_flatten(rate)
+    if own_spec != spec:
+        raise MetastepError(
+            f"a tree of rates does not match the parameters: it has {own_spec}, they have {spec}. "
+            "Give one number for all parameters, or a tree with one entry for each."
+        )
+    return own

@@ -1,0 +1,46 @@
+"""Linear systems with a matrix known only by its products: Hx = b."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from metastep.errors import require_positive
+from metastep.trees import Tree, add, add_scaled, dot, scale, zeros_like
+
+Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x with Hx ≈ b
+
+
+def conjugate_gradient(steps: int = 5) -> Solver:
+    require_positive(steps=steps)
+
+    def solve(matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
+        x, r, p, rr = zeros_like(b), b, b, dot(b, b)
+        for _ in range(steps):
+            hp = matvec(p)
+            alpha = _ratio(rr, dot(p, hp))
+            x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
+            before, rr = rr, dot(r, r)
+            p = add_scaled(r, _ratio(rr, before), p)
+        return x
+
+    return solve
+
+
+def neumann(steps: int, rate: float) -> Solver:
+    """H⁻¹ ≈ rate · Σ_{i ≤ steps} (I − rate·H)ⁱ, for rate < 2/‖H‖"""
+    require_positive(steps=steps, rate=rate)
+
+    def solve(matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
+        term = total = b
+        for _ in range(steps):
+            term = add_scaled(term, -rate, matvec(term))
+            total = add(total, term)
+        return scale(rate, total)
+
+    return solve
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0: a solved system stays solved"""
+    return torch.where(b != 0, a / torch.where(b != 0, b, 1.0), 0.0)

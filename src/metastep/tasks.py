@@ -1,0 +1,109 @@
+"""From one task to many: vmap of an estimator, and then the mean."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch.func import vmap
+
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.estimators import Estimate, Estimator
+from metastep.trees import Tree, add, map_tree, require_same, scale, tree_flatten, tree_leaves
+from metastep.windows import outer_value, task_gradient
+
+
+def over_tasks(
+    estimator: Estimator, chunk_size: int | None = None, check_finite: bool = True
+) -> Callable[[Tree, Any], Estimate]:
+    """The mean meta-gradient over stacked tasks (or a list of them), with the metrics of each task.
+
+    The estimator is mapped over tasks and then averaged; the other order, a gradient through a mapped loss, is
+    silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory. `check_finite` looks at
+    the result, and so waits for a GPU; it is left out while compiling.
+    """
+    if chunk_size is not None and chunk_size < 1:
+        raise MetastepError(f"chunk_size = {chunk_size}: at least 1 task must run at a time.")
+    # vmap wants a function with a name: it prints an estimator otherwise, which cannot be compiled
+    mapped = vmap(lambda meta, task: estimator(meta, task), in_dims=(None, 0), randomness="different")
+
+    def estimate(meta: Tree, tasks: Any) -> Estimate:
+        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        number = task_count(tasks)
+        size = chunk_size or number
+        chunks = [mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks)) for i in range(0, number, size)]
+        total = map_tree(lambda g: g.sum(0), chunks[0].grad)
+        for chunk in chunks[1:]:
+            total = add(total, map_tree(lambda g: g.sum(0), chunk.grad))
+        losses = torch.cat([chunk.loss for chunk in chunks])
+        metrics = map_tree(lambda *parts: torch.cat(parts), *(chunk.metrics for chunk in chunks))
+        result = Estimate(losses.mean(), scale(1 / number, total), {"loss": losses, **metrics})
+        if check_finite and not torch.compiler.is_compiling():
+            require_finite(estimator, meta, tasks, result)
+        return result
+
+    # torch.compile keeps its recompilation limit, and which numbers it has seen change, for each code object.
+    # Estimators that differ in a rate are different functions, so each gets its own; sharing one fails at the ninth.
+    estimate.__code__ = estimate.__code__.replace(co_name=f"estimate_{next(_serial)}")
+    return estimate
+
+
+_serial = count()
+
+
+def stack(tasks: Sequence[Any]) -> Any:
+    """Tasks of one shape, stacked along a new first axis"""
+    if not tasks:
+        raise MetastepError("there is no task: the list is empty.")
+    for i, task in enumerate(tasks):
+        try:
+            require_same(tasks[0], task, f"task 0 and task {i}")
+        except MetastepError as error:
+            raise MetastepError(
+                f"{error} Tasks that run together must have one shape: group them by shape, one call for each group."
+            ) from None
+    return map_tree(lambda *leaves: torch.stack(leaves), *tasks)
+
+
+def task_count(tasks: Any) -> int:
+    counts = {leaf.shape[0] if leaf.dim() else None for leaf in tree_leaves(tasks)}
+    if len(counts) != 1 or None in counts:
+        raise MetastepError(
+            f"stacked tasks need one number of tasks along their first axis, but it is {sorted(map(str, counts))}. "
+            "Give a list of tasks to have them stacked."
+        )
+    return int(counts.pop() or 0)
+
+
+def require_finite(estimator: Estimator, meta: Tree, tasks: Any, estimate: Estimate) -> None:
+    """Look once at the result; only if it is not finite, run the tasks again one by one to say where it began."""
+    if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *tree_leaves(estimate.grad))):
+        return
+    for i in range(task_count(tasks)):
+        place = where_not_finite(estimator, meta, map_tree(lambda x, i=i: x[i], tasks))
+        if place:
+            raise NonFiniteError(f"task {i}: {place} Lower the inner rate, or look at that task's data.")
+    raise NonFiniteError(
+        "the meta-gradient is not finite, although every inner gradient and outer loss is: the sweep overflowed. "
+        "Lower the inner rate or the number of windows."
+    )
+
+
+@torch.no_grad()
+def where_not_finite(estimator: Estimator, meta: Tree, task: Any) -> str | None:
+    loop = estimator.loop
+    state, windows = loop.begin(meta, task), loop.windows(task)
+    for k, window in enumerate(windows):
+        gradient = task_gradient(window.loss, state.params, meta)
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(gradient)):
+            return f"the inner gradient of window {k} (of {len(windows)}, counted from 0) is not finite."
+        state = loop.dynamics.advance(state, gradient, meta, window.steps)
+    loss, _ = outer_value(loop.problem, state.params, meta, task)
+    return None if bool(torch.isfinite(loss)) else "all inner gradients are finite, but the outer loss is not."
+
+
+def write_grads(parameters: Tree, gradients: Tree) -> None:
+    """Put a meta-gradient into the `.grad` of the parameters that meta was made of, for any torch.optim optimizer."""
+    require_same(parameters, gradients, "parameters and meta-gradients")
+    for p, g in zip(tree_flatten(parameters)[0], tree_flatten(gradients)[0], strict=True):
+        p.grad = g

@@ -1,0 +1,93 @@
+"""Arithmetic on trees of tensors: any nesting of dicts, lists, tuples and NamedTuples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What torch.func and torch.compile flatten their own arguments with; there is no public name for it yet.
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from metastep.errors import MetastepError
+
+Tree = Any
+
+__all__ = [
+    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "map_tree", "norm",
+    "normal_like", "require_same", "scale", "shapes", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
+    "zeros_like",
+]  # fmt: skip
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    return tree_map(function, tree, *others)
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    return tree_map(torch.add, a, b)
+
+
+def subtract(a: Tree, b: Tree) -> Tree:
+    return tree_map(torch.sub, a, b)
+
+
+def scale(factor: float | Tensor, tree: Tree) -> Tree:
+    return tree_map(lambda x: factor * x, tree)
+
+
+def add_scaled(a: Tree, factor: float | Tensor, b: Tree) -> Tree:
+    """a + factor · b"""
+    return tree_map(lambda x, y: x + factor * y, a, b)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """⟨a, b⟩ over all leaves together"""
+    products = [(x * y).sum() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True)]
+    return torch.stack(products).sum() if products else torch.zeros(())
+
+
+def norm(tree: Tree) -> Tensor:
+    return dot(tree, tree).sqrt()
+
+
+def zeros_like(tree: Tree) -> Tree:
+    return tree_map(torch.zeros_like, tree)
+
+
+def normal_like(tree: Tree) -> Tree:
+    """Independent standard normal numbers in the shape of `tree`"""
+    return tree_map(torch.randn_like, tree)
+
+
+def hollow_like(tree: Tree) -> Tree:
+    """Zeros in the shape of `tree` that take no memory (one number, expanded)"""
+    return tree_map(lambda x: x.new_zeros(()).expand(x.shape), tree)
+
+
+def filled(grads: Tree, params: Tree) -> Tree:
+    """Missing gradients (None) are zeros: momentum and weight decay still act on what the loss did not use"""
+    if tree_flatten(grads)[1] == tree_flatten(params)[1]:
+        grads = tree_map(lambda g, p: torch.zeros_like(p) if g is None else g, grads, params)
+    require_same(params, grads, "params and gradients")
+    return grads
+
+
+def is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def shapes(tree: Tree) -> list[tuple[int, ...]]:
+    return [tuple(leaf.shape) for leaf in tree_leaves(tree)]
+
+
+def require_same(a: Tree, b: Tree, what: str) -> None:
+    """Two trees that must agree leaf by leaf; `what` begins the message"""
+    spec_a, spec_b = tree_flatten(a)[1], tree_flatten(b)[1]
+    if spec_a != spec_b:
+        raise MetastepError(f"{what} have different structures: {spec_a} and {spec_b}. Build both from the same tree.")
+    for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
+        if x.shape != y.shape:
+            raise MetastepError(
+                f"{what} have different shapes: {tuple(x.shape)} and {tuple(y.shape)}. Build both from the same tree."
+            )
