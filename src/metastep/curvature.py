@@ -1,6 +1,6 @@
 """Second-order products: pull a direction back through the inner gradient g = ∂L/∂φ.
 
-Every curvature is a function (loss, params, meta, direction) -> (h, c) with h = (∂²L/∂φ²)·direction and
+Every curvature is a function (window, params, meta, direction) -> (h, c) with h = (∂²L/∂φ²)·direction and
 c = (∂²L/∂θ∂φ)·direction. This is the only second-order work in the subject, and where the methods differ.
 """
 
@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from torch.func import grad, jvp, vjp
 
 from metastep.counting import count_product
@@ -22,25 +21,30 @@ from metastep.trees import (
     normal_like,
     scale,
     shapes,
+    split_floats,
     subtract,
     zeros_like,
 )
-from metastep.windows import Loss, joint_gradient, scalar
+from metastep.windows import Window, joint_gradient, scalar
 
-Curvature = Callable[[Loss, Tree, Tree, Tree], tuple[Tree, Tree]]
+Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
-def exact(loss: Loss, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """Forward over reverse: the derivative of (∂L/∂φ, ∂L/∂θ) along (direction, 0), without a stored second graph"""
     count_product()
-    gradients = grad(scalar(loss), argnums=(0, 1))
-    return jvp(lambda p: gradients(p, meta), (params,), (direction,))[1]  # type: ignore[no-any-return]
+    gradients = grad(scalar(window.loss), argnums=(0, 1))
+    # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
+    numbers, rebuild = split_floats(window.batch)
+    along = jvp(lambda p, x: gradients(p, meta, rebuild(x)), (params, numbers), (direction, zeros_like(numbers)))
+    return along[1]  # type: ignore[no-any-return]
 
 
-def exact_reverse(loss: Loss, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+def exact_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """Reverse over reverse: for operators without forward mode"""
     count_product()
-    pull: Callable[[Tree], tuple[Tree, Tree]] = vjp(grad(scalar(loss)), params, meta)[1]
+    gradient = grad(scalar(window.loss))
+    pull: Callable[[Tree], tuple[Tree, Tree]] = vjp(lambda p, m: gradient(p, m, window.batch), params, meta)[1]
     return pull(direction)
 
 
@@ -48,11 +52,11 @@ def central_difference(delta: float = 1e-2) -> Curvature:
     """[∇L(φ+εd) − ∇L(φ−εd)] / 2ε of the joint gradient (HF-MAML), with ‖εd‖ = delta whatever the size of d"""
     require_positive(delta=delta)
 
-    def pull(loss: Loss, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         length = norm(direction)
         step = delta / torch.where(length > 0, length, 1.0)
-        ahead = joint_gradient(loss, add_scaled(params, step, direction), meta)
-        behind = joint_gradient(loss, add_scaled(params, -step, direction), meta)
+        ahead = joint_gradient(window, add_scaled(params, step, direction), meta)
+        behind = joint_gradient(window, add_scaled(params, -step, direction), meta)
         return scale(1 / (2 * step), subtract(ahead, behind))  # type: ignore[no-any-return]
 
     return pull
@@ -62,12 +66,12 @@ def gaussian_smoothing(samples: int = 8, sigma: float = 1e-2) -> Curvature:
     """E[(∇L(φ+σu) − ∇L(φ−σu)) / 2σ · ⟨u, d⟩], u ~ N(0, I), of the joint gradient (GGS-MAML, with mirrored samples)"""
     require_positive(samples=samples, sigma=sigma)
 
-    def pull(loss: Loss, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         total = (zeros_like(params), zeros_like(meta))
         for _ in range(samples):
             u = normal_like(params)
-            ahead = joint_gradient(loss, add_scaled(params, sigma, u), meta)
-            behind = joint_gradient(loss, add_scaled(params, -sigma, u), meta)
+            ahead = joint_gradient(window, add_scaled(params, sigma, u), meta)
+            behind = joint_gradient(window, add_scaled(params, -sigma, u), meta)
             total = add_scaled(total, dot(u, direction) / (2 * sigma * samples), subtract(ahead, behind))
         return total
 
@@ -78,13 +82,13 @@ def zeroth_order(samples: int = 8, sigma: float = 1e-1) -> Curvature:
     """E[(L(φ+σu) + L(φ−σu) − 2L(φ)) / 2σ² · (uuᵀ − I)] d, u ~ N(0, I), from losses alone (ES-MAML)"""
     require_positive(samples=samples, sigma=sigma)
 
-    def pull(loss: Loss, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         require_shared_space(params, meta, "zeroth-order curvature (ES-MAML)")
-        total, here = zeros_like(params), loss(params, meta)
+        total, here = zeros_like(params), window.loss(params, meta, window.batch)
         for _ in range(samples):
             u = normal_like(params)
-            beside: Tensor = loss(add_scaled(params, sigma, u), meta) + loss(add_scaled(params, -sigma, u), meta)
-            bend, along = (beside - 2 * here) / (2 * sigma**2 * samples), dot(u, direction)
+            ahead, behind = (window.loss(add_scaled(params, s, u), meta, window.batch) for s in (sigma, -sigma))
+            bend, along = (ahead + behind - 2 * here) / (2 * sigma**2 * samples), dot(u, direction)
             total = map_tree(lambda t, u, d, b=bend, a=along: t + b * (a * u - d), total, u, direction)
         return total, zeros_like(meta)
 

@@ -30,10 +30,10 @@ def gradient_difference(
 
     def along(meta: Tree, task: Any) -> Tensor:
         state, differences = loop.begin(meta, task), []
-        for loss, length in loop.windows(task):
-            before = task_gradient(loss, state.params, meta)
-            state = dynamics.advance(state, before, meta, length)
-            after = task_gradient(loss, state.params, meta)
+        for window in loop.windows(task):
+            before = task_gradient(window, state.params, meta)
+            state = dynamics.advance(state, before, meta, window.steps)
+            after = task_gradient(window, state.params, meta)
             differences.append(norm(subtract(after, before)) / norm(after))
         return torch.stack(differences)
 

@@ -108,7 +108,7 @@ def pull_window(
 
     pull = vjp(advance, state.params, state.memory, passage.grad, meta)[1]
     d_params, d_memory, d_grad, d_rates = pull((adjoint.params, adjoint.memory))
-    h, c = curvature(window.loss, state.params, meta, d_grad)
+    h, c = curvature(window, state.params, meta, d_grad)
     return Adjoint(add(d_params, h), d_memory, add(add(adjoint.meta, d_rates), c))
 
 
@@ -177,9 +177,8 @@ def implicit(loop: InnerLoop, solver: Solver, curvature: Curvature = exact) -> E
         windows = loop.windows(task)
         state = loop.run(windows, loop.begin(meta, task), meta)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
-        inner = windows[-1].loss
-        solved = solver(lambda v: curvature(inner, state.params, meta, v)[0], adjoint.params)
-        _, c = curvature(inner, state.params, meta, solved)
+        solved = solver(lambda v: curvature(windows[-1], state.params, meta, v)[0], adjoint.params)
+        _, c = curvature(windows[-1], state.params, meta, solved)
         return Estimate(loss, subtract(adjoint.meta, c), metrics)
 
     return Estimator(loop, estimate)

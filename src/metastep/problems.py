@@ -17,16 +17,12 @@ from metastep.windows import Loss, Problem, Window
 Metric = Callable[[Tensor, Any], Tensor]  # (prediction, target) -> tensor
 
 
-def every_window(loss: Callable[[Tree, Tree, Any], Tensor]) -> Callable[[Any, Sequence[int]], list[Window]]:
+def every_window(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
     """All windows follow one loss(params, meta, support)."""
-
-    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        return [Window(lambda params, meta: loss(params, meta, task.support), n) for n in lengths]
-
-    return windows
+    return lambda task, lengths: [Window(loss, task.support, n) for n in lengths]
 
 
-def batch_by_batch(loss: Callable[[Tree, Tree, Any], Tensor]) -> Callable[[Any, Sequence[int]], list[Window]]:
+def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
     """Window k follows the loss on the k-th batch: `task.support` is a sequence with one batch for each window."""
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
@@ -34,8 +30,7 @@ def batch_by_batch(loss: Callable[[Tree, Tree, Any], Tensor]) -> Callable[[Any, 
             raise MetastepError(
                 f"{len(task.support)} support batches for {len(lengths)} windows: give each window its own batch."
             )
-        bound = [lambda params, meta, batch=batch: loss(params, meta, batch) for batch in task.support]
-        return [Window(f, n) for f, n in zip(bound, lengths, strict=True)]
+        return [Window(loss, batch, n) for batch, n in zip(task.support, lengths, strict=True)]
 
     return windows
 
@@ -100,9 +95,9 @@ def proximal(problem: Problem, strength: float) -> Problem:
         raise MetastepError(f"strength = {strength}: the proximal term must pull, so it must be above 0.")
 
     def pulled(loss: Loss, task: Any) -> Loss:
-        def regularised(params: Tree, meta: Tree) -> Tensor:
+        def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
             away = subtract(params, _params(problem.start(meta, task)))
-            return loss(params, meta) + strength / 2 * dot(away, away)
+            return loss(params, meta, batch) + strength / 2 * dot(away, away)
 
         return regularised
 
@@ -120,7 +115,7 @@ def _params(start: Tree | State) -> Tree:
 
 def _with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Problem:
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        return [Window(change(loss, task), n) for loss, n in problem.windows(task, lengths)]
+        return [window._replace(loss=change(window.loss, task)) for window in problem.windows(task, lengths)]
 
     return problem._replace(windows=windows)
 
@@ -129,5 +124,5 @@ def _seen_through(
     problem: Problem, start: Callable[[Tree, Any], Tree | State], view: Callable[[Tree, Tree], tuple[Tree, Tree]]
 ) -> Problem:
     """A problem in other (params, meta), whose losses see them through `view`"""
-    inner = _with_losses(problem, lambda loss, task: lambda params, meta: loss(*view(params, meta)))
+    inner = _with_losses(problem, lambda loss, task: lambda params, meta, batch: loss(*view(params, meta), batch))
     return Problem(start, inner.windows, lambda params, meta, task: problem.outer_loss(*view(params, meta), task))

@@ -94,7 +94,7 @@ def where_not_finite(estimator: Estimator, meta: Tree, task: Any) -> str | None:
     loop = estimator.loop
     state, windows = loop.begin(meta, task), loop.windows(task)
     for k, window in enumerate(windows):
-        gradient = task_gradient(window.loss, state.params, meta)
+        gradient = task_gradient(window, state.params, meta)
         if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(gradient)):
             return f"the inner gradient of window {k} (of {len(windows)}, counted from 0) is not finite."
         state = loop.dynamics.advance(state, gradient, meta, window.steps)

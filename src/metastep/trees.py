@@ -15,7 +15,7 @@ Tree = Any
 
 __all__ = [
     "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "map_tree", "norm",
-    "normal_like", "require_same", "scale", "shapes", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
+    "normal_like", "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
     "zeros_like",
 ]  # fmt: skip
 
@@ -71,6 +71,18 @@ def filled(grads: Tree, params: Tree) -> Tree:
         grads = tree_map(lambda g, p: torch.zeros_like(p) if g is None else g, grads, params)
     require_same(params, grads, "params and gradients")
     return grads
+
+
+def split_floats(tree: Tree) -> tuple[list[Tensor], Callable[[list[Tensor]], Tree]]:
+    """The floating-point tensors of a tree, and how to put others in their place"""
+    leaves, spec = tree_flatten(tree)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+    def rebuild(floats: list[Tensor]) -> Tree:
+        replaced = dict(zip(places, floats, strict=True))
+        return tree_unflatten([replaced.get(i, leaf) for i, leaf in enumerate(leaves)], spec)
+
+    return [leaves[i] for i in places], rebuild
 
 
 def is_number(x: object) -> bool:

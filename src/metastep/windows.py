@@ -12,7 +12,7 @@ from metastep.dynamics import Dynamics, State, is_linear
 from metastep.errors import MetastepError
 from metastep.trees import Tree, hollow_like
 
-Loss = Callable[[Tree, Tree], Tensor]  # (params, meta) -> scalar, its batch bound
+Loss = Callable[[Tree, Tree, Any], Tensor]  # (params, meta, batch) -> scalar
 
 
 class Task(NamedTuple):
@@ -23,7 +23,10 @@ class Task(NamedTuple):
 
 
 class Window(NamedTuple):
+    """`steps` optimizer steps that share the gradient of one loss on one batch."""
+
     loss: Loss
+    batch: Any
     steps: int
 
 
@@ -61,7 +64,7 @@ class InnerLoop(NamedTuple):
     def run(self, windows: list[Window], state: State, meta: Tree) -> State:
         """The state after all windows; nothing is kept."""
         for window in windows:
-            gradient = task_gradient(window.loss, state.params, meta)
+            gradient = task_gradient(window, state.params, meta)
             state = self.dynamics.advance(state, gradient, meta, window.steps)
         return state
 
@@ -69,7 +72,7 @@ class InnerLoop(NamedTuple):
         """The same, with what the sweep needs: φ alone where the dynamics is linear, everything elsewhere."""
         passages = []
         for window in windows:
-            gradient = task_gradient(window.loss, state.params, meta)
+            gradient = task_gradient(window, state.params, meta)
             if is_linear(self.dynamics, state, meta):
                 hollow = State(state.params, hollow_like(state.memory), state.step)
                 passages.append(Passage(hollow, hollow_like(gradient)))
@@ -95,16 +98,16 @@ def window_lengths(steps: int | Sequence[int], window: int = 1) -> tuple[int, ..
     return tuple(steps)
 
 
-def task_gradient(loss: Loss, params: Tree, meta: Tree) -> Tree:
+def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
     """∂L/∂φ: the only expensive call of a window on the way forward"""
     count_gradient()
-    return grad(scalar(loss))(params, meta)
+    return grad(scalar(window.loss))(params, meta, window.batch)
 
 
-def joint_gradient(loss: Loss, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
+def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
     """(∂L/∂φ, ∂L/∂θ)"""
     count_gradient()
-    return grad(scalar(loss), argnums=(0, 1))(params, meta)  # type: ignore[no-any-return]
+    return grad(scalar(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]
 
 
 def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -115,7 +118,7 @@ def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[
 
 
 def scalar(loss: Loss) -> Loss:
-    return lambda params, meta: require_scalar(loss(params, meta), "an inner loss")
+    return lambda params, meta, batch: require_scalar(loss(params, meta, batch), "an inner loss")
 
 
 def require_scalar(value: Any, what: str) -> Tensor:
