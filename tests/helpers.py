@@ -147,5 +147,6 @@ def first(tasks: Any) -> Any:
     return map_tree(lambda x: x[0], tasks)
 
 
+@torch.no_grad()
 def relative_error(a: Tree, b: Tree) -> float:
     return float(norm(subtract(a, b)) / norm(b))

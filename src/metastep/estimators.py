@@ -83,7 +83,7 @@ def unrolled(
             if weight is not None and k > 0:  # φ before window k is φ after window k − 1
                 earlier = outer_adjoint(loop, passage.state, meta, task)
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
-        return Estimate(loss, pull_start(loop, meta, task, adjoint), metrics)
+        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics)
 
     return Estimator(loop, estimate)
 
@@ -112,10 +112,14 @@ def pull_window(
     return Adjoint(add(d_params, h), d_memory, add(add(adjoint.meta, d_rates), c))
 
 
-def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint) -> Tree:
-    """The meta-gradient: what came by the way, and Λ₀ ∂s₁/∂θ (the identity for MAML)"""
-    pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[1]
-    return add(adjoint.meta, pull((adjoint.params, adjoint.memory))[0])
+def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: bool = True) -> Tree:
+    """The meta-gradient: what came by the way, and Λ₀ ∂s₁/∂θ (the identity for MAML)
+
+    Where the sweep did not reach the start, φ there stands for φ₁, and the memory there for nothing.
+    """
+    start, pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[:2]
+    memory = adjoint.memory if swept else zeros_like(start[1])
+    return add(adjoint.meta, pull((adjoint.params, memory))[0])
 
 
 Storage = list[tuple[list[Window], State, list[Passage]]]  # segments: their windows, state before, passages if kept
@@ -148,10 +152,9 @@ def first_order(loop: InnerLoop) -> Estimator:
     """∂L/∂φ at the final φ, handed to θ as it is; no state is stored and no window is pulled back."""
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        start = loop.begin(meta, task)
-        state = loop.run(loop.windows(task), start, meta)
+        state = loop.run(loop.windows(task), loop.begin(meta, task), meta)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
-        return Estimate(loss, pull_start(loop, meta, task, adjoint._replace(memory=zeros_like(start.memory))), metrics)
+        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics)
 
     return Estimator(loop, estimate)
 
@@ -164,8 +167,8 @@ def displacement(loop: InnerLoop) -> Estimator:
         require_shared_space(start.params, meta, "Reptile")
         final = loop.run(loop.windows(task), start, meta)
         loss, metrics = outer_value(loop.problem, final.params, meta, task)
-        way = Adjoint(subtract(start.params, final.params), zeros_like(start.memory), zeros_like(meta))
-        return Estimate(loss, pull_start(loop, meta, task, way), metrics)
+        way = Adjoint(subtract(start.params, final.params), (), zeros_like(meta))
+        return Estimate(loss, pull_start(loop, meta, task, way, swept=False), metrics)
 
     return Estimator(loop, estimate)
 
