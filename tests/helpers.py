@@ -45,11 +45,11 @@ def regression() -> Case:
 def convolution() -> Case:
     """MAML type: convolution and BatchNorm on batch statistics"""
     net = nn.Sequential(
-        nn.Conv2d(1, 3, 3, stride=2),
+        nn.Conv2d(1, 3, 3, stride=2, padding=1),
         nn.BatchNorm2d(3, track_running_stats=False),
-        nn.Softplus(),
+        nn.Tanh(),
         nn.Flatten(),
-        nn.Linear(27, 3),
+        nn.Linear(48, 3),
     ).double()
     labels = torch.arange(3).repeat(3, 2)
     problem = ms.few_shot(net, F.cross_entropy, {"accuracy": ms.accuracy})

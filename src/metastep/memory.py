@@ -1,18 +1,20 @@
 """Peak memory of a call: what tensors took at once, above what was there before."""
 
-import os
+import weakref
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metastep.trees import tree_leaves
 
 T = TypeVar("T")
 
 
 def peak_bytes(call: Callable[[], T]) -> tuple[T, int]:
-    """(result, peak of allocated bytes) on the GPU where there is one, else of PyTorch's CPU allocator"""
+    """(result, peak bytes of tensors): by the GPU's allocator where there is one, else by following every tensor"""
     return _on_gpu(call) if torch.cuda.is_available() else _on_cpu(call)
 
 
@@ -26,10 +28,37 @@ def _on_gpu(call: Callable[[], T]) -> tuple[T, int]:
 
 
 def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:
-    """The CPU allocator keeps no peak, but the profiler sees every allocation and release in order."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would print when it starts and stops
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+    """The CPU allocator keeps no peak. What an operator needs only while it runs is not seen."""
+    with _LiveBytes() as live:
         result = call()
-    events: list[Any] = list(profiler.profiler.kineto_results.events())
-    memory = sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns())
-    return result, max(accumulate((event.nbytes() for event in memory), initial=0))
+    return result, live.peak
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storage of every tensor that an operator makes, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self.sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and _storage(x)._cdata not in self.sizes.keys() | given:
+                self._follow(_storage(x))
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        self.sizes[storage._cdata] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, storage._cdata)
+
+    def _release(self, key: int) -> None:
+        self.now -= self.sizes.pop(key)
+
+
+def _storage(x: Tensor) -> torch.UntypedStorage:
+    return x.untyped_storage()

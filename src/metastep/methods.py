@@ -30,9 +30,11 @@ def multi_step(
     return unrolled(InnerLoop(problem, dynamics, window_lengths(steps, window)), curvature)
 
 
-def truncated(problem: Problem, dynamics: Dynamics, steps: Steps, depth: int, window: int = 1) -> Estimator:
+def truncated(
+    problem: Problem, dynamics: Dynamics, steps: Steps, depth: int, window: int = 1, curvature: Curvature = exact
+) -> Estimator:
     """The sweep stops after the last `depth` windows."""
-    return unrolled(InnerLoop(problem, dynamics, window_lengths(steps, window)), depth=depth)
+    return unrolled(InnerLoop(problem, dynamics, window_lengths(steps, window)), curvature, depth)
 
 
 def fo_maml(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> Estimator:
@@ -52,6 +54,7 @@ def imaml(
     strength: float = 2.0,
     solver: Solver | None = None,
     window: int = 1,
+    curvature: Curvature = exact,
 ) -> Estimator:
     """(I + H/λ)⁻¹ ∇L(φ*), φ* minimising the inner loss + ½λ‖φ − θ‖², λ = strength (Rajeswaran et al. 2019)."""
     decay = getattr(dynamics, "weight_decay", 0.0)
@@ -61,7 +64,7 @@ def imaml(
             "Set weight_decay=0, or add the penalty to the inner loss."
         )
     loop = InnerLoop(proximal(problem, strength), dynamics, window_lengths(steps, window))
-    return implicit(loop, solver or conjugate_gradient(5))
+    return implicit(loop, solver or conjugate_gradient(5), curvature)
 
 
 def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 1e-2, window: int = 1) -> Estimator:
@@ -83,9 +86,16 @@ def es_maml(
     return multi_step(problem, dynamics, steps, window, zeroth_order(samples, sigma))
 
 
-def anil(problem: Problem, dynamics: Dynamics, steps: Steps, head: Callable[[str], bool], window: int = 1) -> Estimator:
+def anil(
+    problem: Problem,
+    dynamics: Dynamics,
+    steps: Steps,
+    head: Callable[[str], bool],
+    window: int = 1,
+    curvature: Curvature = exact,
+) -> Estimator:
     """Only the parameters whose name `head` accepts are adapted; the others are held (Raghu et al. 2020)."""
-    return multi_step(adapt_only(problem, head), dynamics, steps, window)
+    return multi_step(adapt_only(problem, head), dynamics, steps, window, curvature)
 
 
 def meta_sgd(
@@ -102,6 +112,7 @@ def maml_pp(
     steps: Steps,
     weights: Sequence[float] | Tensor | None = None,
     window: int = 1,
+    curvature: Curvature = exact,
 ) -> Estimator:
     """Rates for each layer and step, and a weighted outer loss after every window (Antoniou et al. 2019).
 
@@ -109,8 +120,8 @@ def maml_pp(
     """
     lengths = window_lengths(steps, window)
     learned = replace(dynamics, lr=lambda meta, step: map_tree(lambda rate: rate[step], meta["rates"]))
-    equal = [1 / len(lengths)] * len(lengths)
-    return unrolled(InnerLoop(beside_rates(problem), learned, lengths), weights=equal if weights is None else weights)
+    weights = [1 / len(lengths)] * len(lengths) if weights is None else weights
+    return unrolled(InnerLoop(beside_rates(problem), learned, lengths), curvature, weights=weights)
 
 
 def reference(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, **options: Any) -> Estimator:

@@ -1,7 +1,6 @@
 """Any nn.Module as a pure function of its parameters, with the switches that second derivatives need."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.errors import MetastepError
 from metastep.noise import is_recorded
-from metastep.trees import Tree
+from metastep.trees import Tree, map_tree, tree_leaves
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
@@ -28,17 +27,19 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."
         )
-    with _twice_differentiable(module):
+    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
+    # Fused attention and cuDNN's recurrent kernels have no forward mode and no second backward; plain ones have.
+    plain_rnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
+    with sdpa_kernel(SDPBackend.MATH), plain_rnn:
         return functional_call(module, params, inputs)
 
 
-@contextmanager
-def _twice_differentiable(module: nn.Module) -> Iterator[None]:
-    """Fused attention and cuDNN's recurrent kernels have no forward mode and no second backward; plain ones have."""
-    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
-    plain_rnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
-    with sdpa_kernel(SDPBackend.MATH), plain_rnn:
-        yield
+def _mapped_like(inputs: Any, params: Tree) -> Tree:
+    """`params`, mapped by vmap wherever `inputs` are: recurrent kernels write in place, which needs both to be"""
+    sample = tree_leaves(inputs)[0].flatten()[0]
+    nothing = (sample != sample).sum() * 0  # 0, also for inputs that are not finite
+    return map_tree(lambda p: p + nothing, params)
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:

@@ -31,19 +31,25 @@ def is_recorded() -> bool:
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, drawing in every call the random numbers of its first call."""
-    first: list[Generators] = []
+    first: list[Generators | None] = []  # None: it drew nothing
 
     def call(*args: Any) -> Any:
-        if is_recorded():
-            return function(*args)
-        if not first:
-            first.append(generators())
+        if is_recorded() or first == [None]:
             return function(*args)
         now = generators()
-        set_generators(first[0])
+        if first and first[0]:
+            set_generators(first[0])
         try:
             return function(*args)
         finally:
-            set_generators(now)
+            if first:
+                set_generators(now)
+            else:
+                first.append(now if drawn_since(now) else None)
 
     return call
+
+
+def drawn_since(before: Generators) -> bool:
+    now = generators()
+    return not all(map(torch.equal, [now.cpu, *now.cuda], [before.cpu, *before.cuda]))

@@ -14,8 +14,8 @@ from metastep.errors import MetastepError
 Tree = Any
 
 __all__ = [
-    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "map_tree", "norm",
-    "normal_like", "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
+    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "map_tree", "norm", "normal_like",
+    "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
     "zeros_like",
 ]  # fmt: skip
 

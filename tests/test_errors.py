@@ -1,0 +1,194 @@
+"""Bad input: the message has the input, the reason and the remedy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import metastep as ms
+from metastep.trees import map_tree
+from tests.helpers import case, first, randn
+
+P, META, TASKS = case("regression")
+W = {"w": torch.ones(2)}
+
+
+def estimate(problem: ms.Problem, **options: Any) -> Any:
+    return ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2, **options))(META, TASKS)
+
+
+def vector_loss(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (prediction - target).square().squeeze(-1)
+
+
+def running_statistics(where: str) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2)) if where == "1.0" else nn.BatchNorm1d(2))
+
+
+def linear(loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any], Any]:
+    def run(curvature: Any) -> Any:
+        torch.manual_seed(0)
+        net = nn.Linear(2, 3).double()
+        batch = (randn(4, 2), randn(4, 3))
+        problem = ms.few_shot(net, loss)
+        return ms.multi_step(problem, ms.SGD(0.1), 4, 2, curvature)(ms.parameters_of(net), ms.Task(batch, batch))
+
+    return run
+
+
+def disjoint_es() -> Any:
+    p, meta, tasks = case("meta_network")
+    return ms.over_tasks(ms.es_maml(p, ms.SGD(0.1), 2))(meta, tasks)
+
+
+def disjoint_reptile() -> Any:
+    p, meta, tasks = case("meta_network")
+    return ms.over_tasks(ms.reptile(p, ms.SGD(0.1), 2))(meta, tasks)
+
+
+def unequal_steps() -> Any:
+    params = {"a": nn.Parameter(torch.ones(2)), "b": nn.Parameter(torch.ones(2))}
+    optimizer = torch.optim.Adam(params.values())
+    params["a"].grad = torch.ones(2)
+    optimizer.step()
+    return ms.from_optimizer(optimizer, params)
+
+
+def optimizer_of(kind: Any, **options: Any) -> Callable[[], Any]:
+    params = {"a": nn.Parameter(torch.ones(2))}
+    return lambda: ms.from_optimizer(kind(params.values(), **options), params)
+
+
+BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "steps 0": (lambda: ms.maml(P, ms.SGD(0.1), 0), ["steps = 0", "at least 1"]),
+    "window 0": (lambda: ms.multi_step(P, ms.SGD(0.1), 8, 0), ["window = 0", "at least 1"]),
+    "window -1": (lambda: ms.multi_step(P, ms.SGD(0.1), 8, -1), ["window = -1"]),
+    "empty list": (lambda: ms.multi_step(P, ms.SGD(0.1), []), ["at least one"]),
+    "list with 0": (lambda: ms.multi_step(P, ms.SGD(0.1), [4, 0]), ["[4, 0]"]),
+    "list and window": (lambda: ms.multi_step(P, ms.SGD(0.1), [4, 4], 2), ["[4, 4]", "window = 2"]),
+    "depth 0": (lambda: ms.truncated(P, ms.SGD(0.1), 8, depth=0), ["depth = 0"]),
+    "negative rate": (lambda: ms.SGD(-0.1), ["lr = -0.1", "not negative"]),
+    "nan rate": (lambda: ms.Adam(float("nan")), ["lr = nan"]),
+    "infinite decay": (lambda: ms.RMSprop(0.1, weight_decay=float("inf")), ["weight_decay = inf"]),
+    "negative in a tree": (lambda: ms.SGD({"a": 0.1, "b": -1.0}), ["lr = -1.0"]),
+    "nan in a tensor": (lambda: ms.SGD(torch.tensor([0.1, float("nan")])), ["lr = tensor", "finite"]),
+    "negative in a schedule": (
+        lambda: ms.maml(P, ms.SGD(lambda meta, step: 0.1 - step), 3)(META, first(TASKS)), ["step 1", "-0.9"]
+    ),
+    "betas": (lambda: ms.Adam(betas=(0.9, 1.0)), ["betas", "[0, 1)"]),
+    "nesterov": (lambda: ms.SGD(0.1, nesterov=True), ["nesterov", "momentum"]),
+    "rates of another tree": (
+        lambda: ms.maml(P, ms.SGD({"x": 0.1}), 2)(META, first(TASKS)), ["rates does not match", "one number"]
+    ),
+    "gradient of another tree": (
+        lambda: ms.SGD(0.1).advance(ms.SGD(0.1).init(W), {"v": torch.ones(2)}, None, 1), ["params and gradients"]
+    ),
+    "gradient of another shape": (
+        lambda: ms.SGD(0.1).advance(ms.SGD(0.1).init(W), {"w": torch.ones(3)}, None, 1), ["(2,)", "(3,)"]
+    ),
+    "written to another tree": (lambda: ms.write_grads(W, {"v": torch.ones(2)}), ["parameters and meta-gradients"]),
+    "no task": (lambda: ms.over_tasks(ms.maml(P, ms.SGD(0.1), 2))(META, []), ["no task"]),
+    "tasks of unequal shape": (
+        lambda: ms.stack([ms.Task(torch.ones(2), torch.ones(2)), ms.Task(torch.ones(3), torch.ones(2))]),
+        ["task 0 and task 1", "(2,)", "(3,)", "group them by shape"],
+    ),
+    "stacked unequally": (
+        lambda: ms.over_tasks(ms.maml(P, ms.SGD(0.1), 2))(META, map_tree(lambda x: x[: 1 + x.shape[-1]], TASKS)),
+        ["one number of tasks", "'2', '3'"],
+    ),
+    "chunk 0": (lambda: ms.over_tasks(ms.maml(P, ms.SGD(0.1), 2), 0), ["chunk_size = 0"]),
+    "inner loss is a vector": (
+        lambda: estimate(P._replace(windows=ms.every_window(lambda p, m, b: b[0].sum(-1) * p["2.bias"]))),
+        ["an inner loss", "(6,)", ".mean()"],
+    ),
+    "outer loss is a vector": (
+        lambda: estimate(P._replace(outer_loss=lambda p, m, t: t.query[0].sum(-1))), ["the outer loss", "(7,)"]
+    ),
+    "loss is a number": (
+        lambda: estimate(P._replace(outer_loss=lambda p, m, t: 1.0)), ["the outer loss", "float"]
+    ),
+    "running statistics": (
+        lambda: ms.few_shot(running_statistics("1"), F.mse_loss), ["BatchNorm1d '1'", "use_batch_statistics", "eval()"]
+    ),
+    "running statistics, nested": (
+        lambda: ms.few_shot(running_statistics("1.0"), F.mse_loss), ["BatchNorm1d '1.0'"]
+    ),
+    "nothing to learn": (lambda: ms.few_shot(nn.ReLU(), F.mse_loss), ["no parameter to learn"]),
+    "no head": (
+        lambda: ms.over_tasks(ms.anil(P, ms.SGD(0.1), 2, lambda name: name == "x"))(META, TASKS),
+        ["accepts none", "0.weight"],
+    ),
+    "no forward mode": (
+        lambda: linear(F.huber_loss)(ms.exact), ["huber_loss_backward", "curvature=metastep.exact_reverse"]
+    ),
+    "no second backward": (
+        lambda: linear(lambda a, b: torch.cdist(a, b).mean())(ms.exact_reverse),
+        ["_cdist_backward", "curvature=metastep.central_difference()"],
+    ),
+    "es with disjoint theta": (disjoint_es, ["ES-MAML", "needs φ to start from θ", "multi_step"]),
+    "reptile with disjoint theta": (disjoint_reptile, ["Reptile", "multi_step"]),
+    "imaml with decay": (lambda: ms.imaml(P, ms.SGD(0.1, weight_decay=0.1), 4), ["weight_decay = 0.1", "inner loss"]),
+    "proximal 0": (lambda: ms.imaml(P, ms.SGD(0.1), 4, strength=0), ["strength = 0"]),
+    "weights": (
+        lambda: ms.over_tasks(ms.unrolled(ms.InnerLoop(P, ms.SGD(0.1), (1, 1)), weights=[1.0]))(META, TASKS),
+        ["1 weights for 2 windows"],
+    ),
+    "weights and depth": (
+        lambda: ms.unrolled(ms.InnerLoop(P, ms.SGD(0.1), (1, 1)), weights=[0.5, 0.5], depth=1), ["exclude each other"]
+    ),
+    "samples 0": (lambda: ms.ggs_maml(P, ms.SGD(0.1), 4, samples=0), ["samples = 0"]),
+    "sigma 0": (lambda: ms.es_maml(P, ms.SGD(0.1), 4, sigma=0.0), ["sigma = 0.0"]),
+    "delta 0": (lambda: ms.hf_maml(P, ms.SGD(0.1), 4, delta=-1), ["delta = -1"]),
+    "unequal step counts": (unequal_steps, ["'b' has taken 0 steps and 'a' 1", "zeros, not None"]),
+    "amsgrad": (optimizer_of(torch.optim.Adam, amsgrad=True), ["amsgrad=True", "turn it off"]),
+    "unknown optimizer": (optimizer_of(torch.optim.Adagrad), ["Adagrad", "StepFunction"]),
+    "foreign parameters": (
+        lambda: ms.from_optimizer(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), W), ["does not hold 'w'"]
+    ),
+    "no such reference": (lambda: ms.compare({"a": ms.maml(P, ms.SGD(0.1), 2)}, META, TASKS, "b"), ["'b'", "a"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str) -> None:
+    call, words = BAD[name]
+    with pytest.raises(ms.MetastepError) as error:
+        call()
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_what_the_message_recommends_works() -> None:
+    assert linear(F.huber_loss)(ms.exact_reverse).loss.isfinite()
+    assert linear(lambda a, b: torch.cdist(a, b).mean())(ms.central_difference()).loss.isfinite()
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_non_finite_gradients_name_task_and_window(chunk_size: int | None) -> None:
+    p, meta, tasks = case("regression")
+    x, y = tasks.support
+    spoiled = tasks._replace(support=(x, y.clone().index_fill_(0, torch.tensor([1]), float("nan"))))
+    with pytest.raises(ms.NonFiniteError, match=r"task 1: the inner gradient of window 0"):
+        ms.over_tasks(ms.maml(p, ms.SGD(0.1), 4), chunk_size)(meta, spoiled)
+    with pytest.raises(ms.NonFiniteError, match=r"task 0: the inner gradient of window \d+ \(of 300"):
+        ms.over_tasks(ms.maml(p, ms.SGD(1e6), 300), chunk_size)(meta, tasks)
+    spoiled = tasks._replace(query=(tasks.query[0], tasks.query[1] * float("inf")))
+    with pytest.raises(ms.NonFiniteError, match=r"task 0: all inner gradients are finite, but the outer loss is not"):
+        ms.over_tasks(ms.maml(p, ms.SGD(0.1), 4), chunk_size)(meta, spoiled)
+    assert not ms.over_tasks(ms.maml(p, ms.SGD(0.1), 4), check_finite=False)(meta, spoiled).loss.isfinite()
+
+
+def test_a_failed_call_leaves_nothing_behind() -> None:
+    net = nn.Linear(2, 1).double()
+    meta = ms.parameters_of(net)
+    before = map_tree(lambda p: p.detach().clone(), meta)
+    with pytest.raises(ms.MetastepError):
+        ms.write_grads(meta, {"weight": torch.ones(1, 2), "bias": torch.ones(7)})
+    assert all(p.grad is None for p in meta.values())
+    with pytest.raises(ms.MetastepError):
+        ms.over_tasks(ms.maml(ms.few_shot(net, vector_loss), ms.SGD(0.1), 2))(meta, TASKS)
+    assert all(torch.equal(p, before[name]) for name, p in meta.items())
+    assert torch.is_grad_enabled()

@@ -1,0 +1,182 @@
+"""Any module: what PyTorch's fused kernels cannot differentiate twice works without the user's doing."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import metastep as ms
+from metastep.nets import Conv4
+from tests.helpers import DYNAMICS, randn, relative_error
+
+
+class Pooled(nn.Module):
+    """A sequence core, the mean over time, and a head"""
+
+    def __init__(self, core: nn.Module, width: int) -> None:
+        super().__init__()
+        self.core, self.head = core, nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.core(x)
+        return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(4, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, -1)
+        return F.scaled_dot_product_attention(q, k, v).squeeze(1)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return self.b(torch.tanh(self.a(x)))
+
+
+class Noisy(nn.Module):
+    """Draws random numbers without a dropout layer that could be seen from outside"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.linear(x), 0.5)
+
+
+def encoder(dropout: float = 0.0) -> nn.Module:
+    return nn.TransformerEncoderLayer(4, 2, 8, dropout=dropout, batch_first=True)
+
+
+def partly_frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    net[0].requires_grad_(False)
+    return net
+
+
+SEQUENCES: dict[str, Callable[[], nn.Module]] = {
+    "layer norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()),
+    "attention": Attention,
+    "transformer": encoder,
+    "transformer with dropout": lambda: encoder(0.3),
+    "gru": lambda: nn.GRU(4, 4, batch_first=True),
+    "lstm": lambda: nn.LSTM(4, 4, num_layers=2, batch_first=True),
+    "tied": Tied,
+    "dropout": lambda: nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.5)),
+    "noise of its own": Noisy,
+    "frozen": partly_frozen,
+}
+
+
+def sequences(net: nn.Module) -> tuple[ms.Problem, dict[str, Tensor], ms.Task]:
+    labels = torch.arange(3).repeat(3, 2)
+    tasks = ms.Task((randn(3, 6, 5, 4), labels), (randn(3, 6, 5, 4), labels))
+    return ms.few_shot(net, F.cross_entropy), ms.parameters_of(net), tasks
+
+
+# A key's bias does not move attention: its gradient is rounding noise, which Adam divides by itself unless ε is larger.
+INNER: dict[str, ms.Dynamics] = {"momentum": DYNAMICS["momentum"], "adam": ms.Adam(0.02, eps=1e-3)}
+
+
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
+    torch.manual_seed(0)
+    problem, meta, tasks = sequences(Pooled(SEQUENCES[name](), 4).double())
+    dynamics = INNER[inner]
+    torch.manual_seed(1)
+    swept = ms.over_tasks(ms.multi_step(problem, dynamics, 6, 2, curvature))(meta, tasks)
+    after = torch.rand(())
+    torch.manual_seed(1)
+    stored = ms.over_tasks(ms.reference(problem, dynamics, 6, 2))(meta, tasks)
+    assert relative_error(swept.grad, stored.grad) < 1e-9
+    assert torch.equal(after, torch.rand(()))  # the sweep leaves the generator where autograd does
+
+
+def test_dropout_is_the_same_in_every_look_at_a_window() -> None:
+    torch.manual_seed(0)
+    problem, meta, tasks = sequences(Pooled(nn.Dropout(0.5), 4).double())
+    task = ms.Task(*(tuple(x[0] for x in part) for part in tasks))
+    window, other = problem.windows(task, [1, 1])
+    with torch.no_grad():
+        values = {float(window.loss(meta, meta, window.batch)) for _ in range(5)}
+        assert len(values) == 1
+        assert float(other.loss(meta, meta, other.batch)) not in values
+
+
+def test_frozen_parameters_are_held() -> None:
+    problem, meta, tasks = sequences(Pooled(partly_frozen(), 4).double())
+    assert set(meta) == {"core.2.weight", "core.2.bias", "head.weight", "head.bias"}
+    assert set(ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2))(meta, tasks).grad) == set(meta)
+
+
+def images(tasks: int = 3, dtype: torch.dtype = torch.float64) -> ms.Task:
+    x, y = torch.randn(tasks, 5, 1, 28, 28, dtype=dtype), torch.arange(5).expand(tasks, 5)
+    return ms.Task((x, y), (torch.randn(tasks, 10, 1, 28, 28, dtype=dtype), y.repeat(1, 2)))
+
+
+@pytest.mark.parametrize("dynamics", ["momentum", "adam"])
+def test_conv4_with_batchnorm(dynamics: str) -> None:
+    torch.manual_seed(0)
+    net = Conv4(ways=5, filters=4).double()
+    problem, meta, tasks = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net), images()
+    swept = ms.over_tasks(ms.multi_step(problem, DYNAMICS[dynamics], 4, 2))(meta, tasks)
+    stored = ms.over_tasks(ms.reference(problem, DYNAMICS[dynamics], 4, 2))(meta, tasks)
+    assert relative_error(swept.grad, stored.grad) < 1e-9
+
+
+def test_conv4_is_the_benchmark_net() -> None:
+    assert sum(p.numel() for p in Conv4(ways=5).parameters()) == 113_221
+    assert sum(p.numel() for p in Conv4(ways=20).parameters()) == 117_076
+    assert Conv4(ways=5)(torch.randn(2, 1, 28, 28)).shape == (2, 5)
+
+
+def test_held_running_statistics_are_used_and_left_alone() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)).double()
+    net(randn(64, 4))  # gives the statistics something to hold
+    problem, meta = ms.few_shot(net.eval(), F.cross_entropy), ms.parameters_of(net)
+    before = {name: b.clone() for name, b in net.named_buffers()}
+    labels = torch.arange(3).repeat(3, 2)
+    tasks = ms.Task((randn(3, 6, 4), labels), (randn(3, 6, 4), labels))
+    swept = ms.over_tasks(ms.maml(problem, DYNAMICS["momentum"], 4))(meta, tasks)
+    assert (
+        relative_error(swept.grad, ms.over_tasks(ms.reference(problem, DYNAMICS["momentum"], 4))(meta, tasks).grad)
+        < 1e-9
+    )
+    assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
+
+
+def test_batch_statistics_for_the_whole_module() -> None:
+    net = ms.use_batch_statistics(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.InstanceNorm2d(2)))
+    assert not list(net.named_buffers())
+    ms.few_shot(net, F.cross_entropy)
+
+
+def test_several_inputs_are_spread_over_the_arguments() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(randn(4))
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return a @ self.w + b
+
+    net = Two()
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    batch = ((randn(3, 5, 4), randn(3, 5)), randn(3, 5))
+    estimate = ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 3))(meta, ms.Task(batch, batch))
+    assert estimate.grad["w"].shape == (4,)
