@@ -4,14 +4,14 @@ Every curvature is a function (window, params, meta, direction) -> (h, c) with h
 c = (∂²L/∂θ∂φ)·direction. This is the only second-order work in the subject, and where the methods differ.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 import torch
 from torch.func import grad, jvp, vjp
 
 from metastep.counting import count_product
-from metastep.errors import MetastepError, require_positive
+from metastep.errors import require_positive
+from metastep.problems import require_shared_space
 from metastep.trees import (
     Tree,
     add_scaled,
@@ -20,7 +20,6 @@ from metastep.trees import (
     norm,
     normal_like,
     scale,
-    shapes,
     split_floats,
     subtract,
     zeros_like,
@@ -93,12 +92,3 @@ def zeroth_order(samples: int = 8, sigma: float = 1e-1) -> Curvature:
         return total, zeros_like(meta)
 
     return pull
-
-
-def require_shared_space(params: Tree, meta: Tree, what: str) -> None:
-    """φ must be made of tensors of θ"""
-    if Counter(shapes(params)) - Counter(shapes(meta)):
-        raise MetastepError(
-            f"{what} needs φ to start from θ, but φ has shapes {shapes(params)} and θ has {shapes(meta)}: it knows "
-            "nothing of ∂²L/∂θ∂φ, so it cannot learn this θ. Use multi_step, maml, hf_maml or ggs_maml, which do."
-        )

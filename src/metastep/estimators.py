@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vjp
 
 from metastep.counting import count_gradient
-from metastep.curvature import Curvature, exact, require_shared_space
+from metastep.curvature import Curvature, exact
 from metastep.dynamics import State
 from metastep.errors import MetastepError, require_positive
 from metastep.explain import explained
+from metastep.problems import require_shared_space
 from metastep.solvers import Solver
 from metastep.trees import Tree, add, add_scaled, scale, subtract, zeros_like
 from metastep.windows import InnerLoop, Passage, Window, outer_value

@@ -1,5 +1,6 @@
 """Problems: few-shot learning over any module, and transformations from one problem to another."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable
 from metastep.noise import replayed
 from metastep.rates import require_rates
-from metastep.trees import Tree, dot, map_tree, subtract
+from metastep.trees import Tree, dot, map_tree, shapes, subtract
 from metastep.windows import Loss, Problem, Window
 
 Metric = Callable[[Tensor, Any], Tensor]  # (prediction, target) -> tensor
@@ -107,6 +108,15 @@ def proximal(problem: Problem, strength: float) -> Problem:
 def with_fixed_noise(problem: Problem) -> Problem:
     """Each window draws its noise once: dropout has one mask, however often the sweep returns to the window."""
     return _with_losses(problem, lambda loss, task: replayed(loss))
+
+
+def require_shared_space(params: Tree, meta: Tree, what: str) -> None:
+    """φ must be made of tensors of θ"""
+    if Counter(shapes(params)) - Counter(shapes(meta)):
+        raise MetastepError(
+            f"{what} needs φ to start from θ, but φ has shapes {shapes(params)} and θ has {shapes(meta)}: it knows "
+            "nothing of ∂²L/∂θ∂φ, so it cannot learn this θ. Use multi_step, maml, hf_maml or ggs_maml, which do."
+        )
 
 
 def _params(start: Tree | State) -> Tree:
