@@ -1,0 +1,5 @@
+"""python -m metastep"""
+
+from metastep.cli import main
+
+main()

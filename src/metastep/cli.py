@@ -1,0 +1,35 @@
+"""The command `metastep`."""
+
+from typing import Annotated
+
+import typer
+
+from metastep import __version__
+from metastep.data.commands import app as data
+
+app = typer.Typer(
+    name="metastep",
+    help="Gradient-based meta-learning made cheap.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+app.add_typer(data, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"metastep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def metastep(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Gradient-based meta-learning made cheap."""
+
+
+def main() -> None:
+    app()

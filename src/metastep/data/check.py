@@ -1,0 +1,94 @@
+"""What is wrong with a folder of classes: everything at once, so that it can be put right in one go."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from metastep.data.errors import DataError, printable, problem
+from metastep.data.files import entries, folder_identity, read_bytes
+from metastep.data.pictures import open_picture
+from metastep.data.progress import Progress, silent
+
+Kind = Literal["unreadable", "too few", "duplicate", "empty", "misplaced", "link loop"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to put right."""
+
+    kind: Kind
+    path: Path
+    reason: str
+    """What is wrong and what to do about it, in one sentence or two."""
+
+    @property
+    def message(self) -> str:
+        return f"{printable(self.path)}: {self.reason}"
+
+
+def check_folder(path: Path, shots: int = 1, queries: int = 15, *, progress: Progress = silent) -> list[Finding]:
+    """Everything that would stop `load_folder`, or spoil what is learned from it; empty when all is well."""
+    if not path.is_dir():
+        raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
+    findings: list[Finding] = []
+    first_with: dict[str, Path] = {}  # content hash -> the first file that has it
+    found = entries(path)
+    if not any(entry.is_dir() for entry in found):
+        findings.append(_finding("empty", path, "has no class folders: put each class in a sub-folder"))
+    for done, entry in enumerate(found, start=1):
+        if not entry.is_dir():
+            findings.append(_finding("misplaced", entry, "lies outside the class folders: move or remove it"))
+        elif _loops(entry, path):
+            findings.append(_finding("link loop", entry, "is a link to a folder that contains it: remove it"))
+        else:
+            findings += _check_class(entry, shots + queries, first_with)
+        progress(done, len(found))
+    return findings
+
+
+def _check_class(folder: Path, needed: int, first_with: dict[str, Path]) -> list[Finding]:
+    try:
+        files = entries(folder)
+    except DataError as error:
+        return [_unreadable(folder, error)]
+    findings = [finding for file in files if (finding := _check_file(file, folder, first_with))]
+    usable = len(files) - len(findings)
+    if not files:
+        findings.append(_finding("empty", folder, "has no pictures: fill or remove it"))
+    elif usable < needed:
+        reason = f"has {usable} usable pictures, but shots + queries need {needed}: add some or ask for fewer"
+        findings.append(_finding("too few", folder, reason))
+    return findings
+
+
+def _check_file(file: Path, folder: Path, first_with: dict[str, Path]) -> Finding | None:
+    if file.is_dir():
+        if _loops(file, folder):
+            return _finding("link loop", file, "is a link to a folder that contains it: remove it")
+        return _finding("misplaced", file, "is a folder inside a class folder: move its pictures up")
+    try:
+        data = read_bytes(file)
+        open_picture(data, file, smallest=1)
+    except DataError as error:
+        return _unreadable(file, error)
+    twin = first_with.setdefault(hashlib.sha256(data).hexdigest(), file)
+    if twin == file:
+        return None
+    where = "the same class" if twin.parent == folder else "another class: its label contradicts itself"
+    return _finding("duplicate", file, f"has the same content as {twin}, in {where}; remove one")
+
+
+def _loops(entry: Path, container: Path) -> bool:
+    """Whether entering `entry` would lead back to a folder on the way to it."""
+    target = folder_identity(entry)
+    way = container.resolve()
+    return any(folder_identity(parent) == target for parent in (way, *way.parents))
+
+
+def _finding(kind: Kind, path: Path, reason: str) -> Finding:
+    return Finding(kind, path, printable(f"{reason}."))
+
+
+def _unreadable(path: Path, error: DataError) -> Finding:
+    return Finding("unreadable", path, str(error).removeprefix(f"{printable(path)}: "))

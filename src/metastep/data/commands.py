@@ -1,0 +1,153 @@
+"""`metastep data`: what data sets there are, what their episodes look like, what is wrong with a folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from metastep.data.catalog import ENTRIES, FOLDER, Entry, data_directory, find, load, own_folder, resolve
+from metastep.data.check import Finding, check_folder
+from metastep.data.contact import contact_sheet
+from metastep.data.episodes import Episodes
+from metastep.data.errors import printable, problem
+from metastep.data.files import entries
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
+)
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
+]
+
+
+def _at_least_one(of_what: str) -> Any:
+    return typer.Option(min=1, help=of_what)
+
+
+Ways = Annotated[int, _at_least_one("Classes in an episode.")]
+Shots = Annotated[int, _at_least_one("Pictures of each class to adapt to.")]
+Queries = Annotated[int, _at_least_one("Pictures of each class to be judged by.")]
+
+
+@app.command("list")
+def list_data_sets(data: Data = None) -> None:
+    """List the data sets: what they are, on what terms, and where they are or can be had."""
+    with refusals():
+        root = data or data_directory()
+        if root is not None:
+            entries(root.expanduser())  # says so if the folder cannot be opened at all
+        found = find(root.expanduser()) if root is not None else {}
+        table = _table("name", "what", "where")
+        for entry in ENTRIES:
+            table.add_row(*_described(entry, found.get(entry.name, ())), end_section=True)
+        console = Console()
+        console.print(table)
+        directory = printable(root) if root is not None else "none; name one with --data or METASTEP_DATA"
+        console.print(Text(f"data directory: {directory}"))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="glyphs, omniglot, mini_imagenet, folder:PATH, or a path.")],
+    out: Annotated[Path | None, typer.Option(help="The picture to write.", show_default="NAME-SPLIT.png")] = None,
+    ways: Ways = 5,
+    shots: Shots = 1,
+    queries: Queries = 5,
+    episodes: Annotated[int, _at_least_one("How many to show.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed, other episodes.")] = 0,
+    split: Annotated[
+        str | None,
+        typer.Option(help="train, val, trainval, test or all.", show_default="all of a folder, train of the others"),
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Draw a contact sheet: a few episodes with their support and their queries."""
+    with refusals():
+        entry, folder = resolve(name, data)
+        split = split if split is not None else entry.splits[0]
+        with progress_bar(f"reading {printable(name)}") as progress:
+            images = load(name, data, split, progress)
+        title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
+        sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
+        path = out or Path(f"{folder.resolve().name if entry is FOLDER else entry.name}-{split}.png")
+        _save(sheet, path)
+        typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
+
+
+@app.command()
+def check(
+    path: Annotated[Path, typer.Argument(help="A folder with one sub-folder of pictures per class.")],
+    shots: Shots = 1,
+    queries: Queries = 15,
+    data: Data = None,
+) -> None:
+    """List everything that is wrong with a folder of your own pictures; exit status 1 if anything is."""
+    with refusals():
+        folder = own_folder(path, data)
+        with progress_bar(f"checking {printable(folder)}") as progress:
+            findings = check_folder(folder, shots, queries, progress=progress)
+        if findings:
+            _print_findings(findings, folder)
+            raise typer.Exit(1)
+        typer.echo(f"{printable(folder)}: all is well for {shots} shots and {queries} queries")
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What cannot work ends with one line and exit status 2."""
+    try:
+        yield
+    except MetastepError as error:
+        typer.echo(f"metastep: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[Progress]:
+    """A bar that is gone when all is done; none where there is no terminal."""
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing.replace("[", r"\["), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(header_style="bold", border_style="dim")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def _described(entry: Entry, files: tuple[Path, ...]) -> Iterator[Text]:
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    yield Text(entry.name, "bold")
+    yield Text(entry.summary).append(f"\nsplits: {', '.join(entry.splits)}\nterms: {entry.licence}", "dim")
+    yield Text(f"{printable(files[0])}{more}", "green") if files else Text(entry.source)
+
+
+def _print_findings(findings: list[Finding], folder: Path) -> None:
+    table = _table("problem", "where", "what to do")
+    for finding in findings:
+        where = printable(finding.path.relative_to(folder))
+        table.add_row(Text(finding.kind, "bold"), Text(where), Text(finding.reason))
+    console = Console()
+    console.print(table)
+    number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
+    console.print(Text(f"{number} in {printable(folder)}"))
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    try:
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error

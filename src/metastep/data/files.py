@@ -1,0 +1,95 @@
+"""Files on disk, read with care: no hanging on pipes or link loops, no surprise of a gigabyte in memory."""
+
+import errno
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metastep.data.errors import problem
+
+MAX_FILE_BYTES = 256 * 2**20  # a picture or a small table; anything larger is a mistake or an attack
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of one ordinary file of sensible size."""
+    try:
+        if not path.is_file():
+            raise problem(path, "is not an ordinary file (a broken link? a pipe?)", "Remove or replace it")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise problem(path, f"is larger than {MAX_FILE_BYTES >> 20} MiB", "Make it smaller")
+        return path.read_bytes()
+    except OSError as error:
+        raise problem(path, f"cannot be read ({error.strerror})", "Check its permissions") from error
+
+
+def read_pack(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The named arrays of a packed data set: one .npz of arrays, never of pickled objects."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as pack:
+            return {key: pack[key] for key in keys}
+    except KeyError as error:
+        raise problem(path, f"is another kind of pack ({error})", "Check the file") from error
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, TypeError) as error:
+        raise problem(path, f"is no .npz pack, or it is cut short ({error})", "Copy it again") from error
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something here that can be reached; unlike Path's own, never an error."""
+    return os.path.exists(path)
+
+
+def is_clutter(name: str) -> bool:
+    """Files and folders that operating systems leave behind, and hidden ones."""
+    parts = PurePath(name).parts
+    return any(part.startswith(".") or part in ("__MACOSX", "Thumbs.db", "desktop.ini") for part in parts)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What lies in a folder, sorted by name, without clutter."""
+    try:
+        if not os.access(folder, os.X_OK):  # listing would work, but every question about a file would fail
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return sorted(entry for entry in folder.iterdir() if not is_clutter(entry.name))
+    except OSError as error:
+        raise problem(folder, f"cannot be listed ({error.strerror})", "Check the path and its permissions") from error
+
+
+def files_under(folder: Path, seen: set[tuple[int, int]] | None = None) -> Iterator[Path]:
+    """All ordinary files below a folder, sorted; links are followed, but no folder is entered twice."""
+    seen = set() if seen is None else seen
+    identity = folder_identity(folder)
+    if identity in seen:
+        raise problem(folder, "leads to a folder that was already read: a loop of links", "Remove the link")
+    seen.add(identity)
+    for entry in entries(folder):
+        if entry.is_dir():
+            yield from files_under(entry, seen)
+        elif entry.is_file():
+            yield entry
+        else:
+            raise problem(entry, "is neither a file nor a folder (a broken link?)", "Remove it")
+
+
+def folder_identity(folder: Path) -> tuple[int, int]:
+    """The same for every path and link that leads to this folder."""
+    try:
+        status = folder.stat()
+    except OSError as error:
+        raise problem(folder, f"cannot be opened ({error.strerror})", "Check the path") from error
+    return status.st_dev, status.st_ino
+
+
+def fingerprint(path: Path) -> str:
+    """Changes when the file, or any file in the folder, changes: for caches, not for security."""
+    digest = hashlib.sha256()
+    for file in files_under(path) if path.is_dir() else [path]:
+        status = file.stat()
+        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,64 @@
+"""A user's own pictures: one sub-folder per class, files of any size and kind."""
+
+from pathlib import Path
+
+import torch
+
+from metastep.data.errors import problem
+from metastep.data.files import entries
+from metastep.data.images import ImageSet, stack_classes
+from metastep.data.pictures import read_picture
+from metastep.data.progress import Progress, silent
+from metastep.data.splits import Split, sizes_from_fractions, split_classes
+
+_ADVICE = "`metastep data check` lists everything that is wrong with a folder"
+
+
+def load_folder(
+    path: Path,
+    split: Split = "all",
+    *,
+    size: int = 84,
+    channels: int = 3,
+    fractions: tuple[float, float, float] = (0.64, 0.16, 0.20),
+    seed: int = 0,
+    per_class: int | None = None,
+    progress: Progress = silent,
+) -> ImageSet:
+    """The classes of one split; `fractions` of the classes, shuffled with `seed`, are train, val and test.
+
+    Classes keep all their pictures, or the first `per_class` by name; where they differ in number, `counts`
+    says how many each has. Pictures are stretched to a square. The first file that cannot be used stops the
+    loading: a picture left out in silence would change the result.
+    """
+    classes = class_files(path)
+    chosen = split_classes(sizes_from_fractions(len(classes), fractions), split, seed)
+    names = tuple(list(classes)[i] for i in chosen)
+    if not names:
+        reason = f"has {len(classes)} classes, which leaves none for {split!r} at fractions {fractions}"
+        raise problem(path, reason, "Add classes, change the fractions, or use the split 'all'")
+    files = [classes[name][:per_class] for name in names]
+    total, done = sum(map(len, files)), 0
+    rows = []
+    for row in files:
+        rows.append([read_picture(file, size, channels) for file in row])
+        progress(done := done + len(row), total)
+    images, counts = stack_classes(rows)
+    return ImageSet(torch.from_numpy(images), names, names, counts)
+
+
+def class_files(path: Path) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted; anything that is not in its place is refused."""
+    if not path.is_dir():
+        raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
+    classes = {}
+    for folder in entries(path):
+        if not folder.is_dir():
+            raise problem(folder, "lies outside the class folders", f"Move or remove it; {_ADVICE}")
+        classes[folder.name] = entries(folder)
+        if not classes[folder.name]:
+            raise problem(folder, "is a class without pictures", f"Fill or remove it; {_ADVICE}")
+        for file in classes[folder.name]:
+            if not file.is_file():
+                raise problem(file, "is no file, but lies in a class folder", f"Move or remove it; {_ADVICE}")
+    return classes

@@ -1,0 +1,49 @@
+"""Random numbers as a pure function of integers, in plain tensor operations.
+
+There is no generator and no state, so a number does not depend on the device, on the rank that asks, or on what was
+drawn before; and a captured CUDA graph draws anew whenever an integer that it reads has changed.
+
+Words of 32 bits are held in int64, and no operation leaves int64: the usual 64-bit mixers count on overflow that wraps,
+which is undefined in the C++ that torch.compile writes (its loops then went wrong, and wrote past their arrays).
+"""
+
+from typing import Any, NamedTuple
+
+Word = Any  # an int, or an int64 tensor of them, from 0 to 2³² − 1: the formulas are the same for both
+WORD = 2**32 - 1
+MULTIPLIERS = (0x21F0AAAD, 0x735A2D97)  # those of splitmix32: odd, and below 2³¹, so that a product stays below 2⁶³
+
+
+class Stream(NamedTuple):
+    """Where a stream of numbers starts: 64 bits in two words"""
+
+    a: Word
+    b: Word
+
+
+def stream(*words: Word) -> Stream:
+    """One stream for each tuple of words, which broadcast; their order matters.
+
+    Tuples that differ in one place only never share a stream: each round is a bijection of (a, b), and of the word.
+    """
+    a, b = 0x9E3779B9, 0x7F4A7C15  # the first digits of the golden ratio, as good as any
+    for word in words:
+        mixed = mix(a ^ word)
+        a, b = mix(b ^ mixed), mixed
+    return Stream(a, b)
+
+
+def number(of: Stream, index: Word) -> Word:
+    """The index-th number of a stream: 32 random bits.
+
+    It is a bijection of the index: the numbers of a stream never tie, and so every device sorts them alike.
+    """
+    return mix(mix(index ^ of.a) ^ of.b)
+
+
+def mix(z: Word) -> Word:
+    """A bijection of words in which every bit of z moves every bit of the result"""
+    first, second = MULTIPLIERS
+    z = ((z ^ (z >> 16)) * first) & WORD
+    z = ((z ^ (z >> 15)) * second) & WORD
+    return z ^ (z >> 15)

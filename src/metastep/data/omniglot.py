@@ -1,0 +1,153 @@
+"""Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings each (Lake et al. 2015)."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from PIL.Image import Resampling
+
+from metastep.data.archives import read_members
+from metastep.data.cache import Arrays, cached
+from metastep.data.errors import missing, problem
+from metastep.data.files import entries, exists, fingerprint, read_pack
+from metastep.data.images import ImageSet, Pixels
+from metastep.data.pictures import open_picture
+from metastep.data.progress import Progress, counted, silent
+from metastep.data.splits import Sizes, Split, split_classes
+
+SIDE, DRAWINGS = 105, 20
+PACKED = -(-(SIDE**2) // 8)  # bytes of one drawing
+SPLIT_SIZES: Sizes = (1_100, 100, 423)  # the usual 1,200 / 423, with 100 of the 1,200 set aside for choices
+PARTS = {"images_background": 964, "images_evaluation": 659}  # the official archives and their characters
+SOURCE = "https://github.com/brendenlake/omniglot, python/images_background.zip and images_evaluation.zip"
+FOLDERS = ("", "omniglot", "omniglot-py", "omniglot/python", "python")  # where people keep them
+_DRAWING = re.compile(r"(?:^|/)([^/]+)/(character\d+)/\d+_(\d+)\.png$")  # alphabet, character, drawer
+Resample = Literal["nearest", "lanczos"]
+
+
+class Drawings(NamedTuple):
+    """Characters in sorted order of (alphabet, character), whatever order the source has."""
+
+    bits: Pixels  # (characters, 20, 1379): 105x105 packed, 1 where there is ink
+    alphabets: tuple[str, ...]
+    characters: tuple[str, ...]
+
+
+def load_omniglot(
+    root: Path,
+    split: Split = "trainval",
+    *,
+    size: int = 28,
+    resample: Resample = "nearest",
+    invert: bool = True,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> ImageSet:
+    """Characters of one split, from the official archives or folders, or from `omniglot.npz`, under `root`.
+
+    Splits ignore alphabets, as is customary: all characters sorted, shuffled with `seed`, then trainval 1,200
+    (train 1,100 and val 100) and test 423. `nearest` on the 1-bit drawing is what most published results used
+    (Pillow ignores other filters there); `lanczos` is smooth. `invert` makes ink 255 on 0: bytes, not bits,
+    so that "divide by 255" is right for every data set.
+    """
+    drawings = read_drawings(root, progress)
+    if len(drawings.characters) != sum(SPLIT_SIZES):
+        reason = f"holds {len(drawings.characters):,} Omniglot characters instead of {sum(SPLIT_SIZES):,}"
+        raise problem(root, reason, "Get both official archives again")
+    chosen = split_classes(SPLIT_SIZES, split, seed)
+    images = shrink(drawings.bits[chosen], size, resample, invert)
+    alphabets = tuple(drawings.alphabets[i] for i in chosen)
+    names = tuple(f"{drawings.alphabets[i]}/{drawings.characters[i]}" for i in chosen)
+    return ImageSet(torch.from_numpy(images).unsqueeze(2), names, alphabets)
+
+
+def find_omniglot(root: Path) -> tuple[Path, ...]:
+    """The pack, or both official parts (archives first: a folder may be half unpacked), or nothing."""
+    for folder in (root / name for name in FOLDERS):
+        if exists(folder / "omniglot.npz"):
+            return (folder / "omniglot.npz",)
+        choices = ((folder / f"{part}.zip", folder / part) for part in PARTS)
+        found = tuple(path for archive, unpacked in choices if (path := _first(archive, unpacked)))
+        if len(found) == len(PARTS):
+            return found
+    return ()
+
+
+def read_drawings(root: Path, progress: Progress = silent) -> Drawings:
+    """All drawings under `root` at their full size."""
+    entries(root)  # says so if the folder cannot be opened at all
+    paths = find_omniglot(root)
+    if not paths:
+        raise missing(root, "Omniglot", SOURCE)
+    if paths[0].suffix == ".npz":
+        return _sorted(read_pack(paths[0], ("ink105_packed", "alphabet", "character")), paths[0])
+    # Opening 32,460 small files takes long, so they are kept in packed form.
+    return _sorted(cached("omniglot", "".join(map(fingerprint, paths)), lambda: _packed(paths, progress)), root)
+
+
+def count_characters(part: Path) -> int:
+    """Characters of one official part, after checking that each has its 20 drawings and all of them open."""
+    return len(_packed((part,), silent)["character"])
+
+
+def shrink(bits: Pixels, size: int, resample: Resample, invert: bool) -> Pixels:
+    """Packed drawings (..., 1379) as bytes (..., size, size)."""
+    paper = 1 - np.unpackbits(bits, axis=-1, count=SIDE**2).reshape(*bits.shape[:-1], SIDE, SIDE)
+    if resample == "nearest":  # the pixel under each new pixel's centre, as Pillow picks it
+        nearest = ((np.arange(size) + 0.5) * (SIDE / size)).astype(int)
+        small = 255 * paper.take(nearest, axis=-2).take(nearest, axis=-1)
+    else:
+        small = np.empty((*paper.shape[:-2], size, size), np.uint8)
+        for index in np.ndindex(paper.shape[:-2]):
+            drawing = Image.fromarray(255 * paper[index])
+            small[index] = np.asarray(drawing.resize((size, size), Resampling.LANCZOS))
+    return 255 - small if invert else small
+
+
+def _first(*paths: Path) -> Path | None:
+    return next((path for path in paths if exists(path)), None)
+
+
+def _packed(parts: tuple[Path, ...], progress: Progress) -> Arrays:
+    """The official parts as the arrays of `omniglot.npz`."""
+    drawings: dict[tuple[str, str], dict[int, Pixels]] = {}
+    for path, name, data in counted(_members(parts), sum(SPLIT_SIZES) * DRAWINGS, progress):
+        alphabet, character, drawer = _DRAWING.findall(name)[0]
+        drawings.setdefault((alphabet, character), {})[int(drawer)] = _ink_bits(data, f"{path}/{name}")
+    names = sorted(drawings)
+    for alphabet, character in names:
+        if (count := len(drawings[alphabet, character])) != DRAWINGS:
+            reason = f"{alphabet}/{character} has {count} drawings instead of {DRAWINGS}"
+            raise problem(parts[0].parent, reason, "Get both official archives again")
+    bits = [drawings[name][drawer] for name in names for drawer in sorted(drawings[name])]
+    return {
+        "ink105_packed": np.array(bits, np.uint8).reshape(len(names), DRAWINGS, PACKED),
+        "alphabet": np.array([alphabet for alphabet, _ in names], np.str_),
+        "character": np.array([character for _, character in names], np.str_),
+    }
+
+
+def _members(parts: tuple[Path, ...]) -> Iterator[tuple[Path, str, bytes]]:
+    for part in parts:
+        for name, data in read_members(part, keep=lambda name: _DRAWING.search(name) is not None):
+            yield part, name, data
+
+
+def _ink_bits(data: bytes, name: str) -> Pixels:
+    picture = open_picture(data, name)
+    if picture.size != (SIDE, SIDE):
+        raise problem(name, f"is {picture.width}x{picture.height} instead of {SIDE}x{SIDE}", "Get it again")
+    return np.packbits(np.asarray(picture.convert("L")) < 128)  # paper is white
+
+
+def _sorted(pack: Arrays, source: Path) -> Drawings:
+    bits, names = pack["ink105_packed"], list(zip(pack["alphabet"], pack["character"], strict=False))
+    if bits.shape != (len(names), DRAWINGS, PACKED) or bits.dtype != np.uint8:
+        raise problem(source, f"has drawings of the shape {bits.shape}", "Copy it again")
+    order = sorted(range(len(names)), key=names.__getitem__)
+    alphabets, characters = (tuple(str(names[i][part]) for i in order) for part in (0, 1))
+    return Drawings(bits[order], alphabets, characters)

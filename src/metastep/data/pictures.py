@@ -1,0 +1,82 @@
+"""Image files of any kind as bytes of one size and channel number; damaged files are refused by name."""
+
+import warnings
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.Image import Resampling
+
+from metastep.data.errors import DataError, problem
+from metastep.data.files import read_bytes
+from metastep.data.images import Pixels
+
+# Formats that people keep pictures in. Not everything Pillow can open: EPS, for one, runs an interpreter.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000", "TGA", "ICO")
+# A JPEG far larger than needed is decoded at a fraction of its size: as good once shrunk, and faster.
+DRAFT_FACTOR = 8
+
+
+def read_picture(path: Path, size: int, channels: int) -> Pixels:
+    """The image file as (channels, size, size); stretched to a square, so that nothing is cut off."""
+    return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels)
+
+
+def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:
+    """Decode the first frame, upright, as "L" or "RGB" on white; `smallest`: the size that will be enough."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # notes about odd metadata; the pixels are what counts
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return _flattened(_decoded(data, smallest))
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        reason = f"is enormous: over {(Image.MAX_IMAGE_PIXELS or 0) // 10**6} million pixels once unpacked"
+        raise problem(name, reason, "Save a smaller copy in its place") from error
+    except Exception as error:  # on damaged bytes decoders raise nearly anything
+        raise problem(name, _why(data, error), "Remove it, or save it again as PNG or JPEG") from error
+
+
+def to_pixels(picture: Image.Image, size: int, channels: int) -> Pixels:
+    """(channels, size, size): 1 channel is grey, 3 is RGB."""
+    if channels not in (1, 3):
+        raise DataError(f"channels {channels}: pictures have 1 (grey) or 3 (RGB).")
+    converted = picture.convert("L" if channels == 1 else "RGB")
+    if converted.size != (size, size):
+        converted = converted.resize((size, size), Resampling.LANCZOS)
+    return np.asarray(converted).reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def _decoded(data: bytes, smallest: int | None) -> Image.Image:
+    with Image.open(BytesIO(data), formats=FORMATS) as picture:
+        if smallest is not None:
+            picture.draft(picture.mode, (DRAFT_FACTOR * smallest,) * 2)
+        picture.load()
+        return ImageOps.exif_transpose(picture)
+
+
+def _flattened(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith(("I", "F")):
+        return Image.fromarray(_eight_bits(np.asarray(picture)))
+    if picture.has_transparency_data:
+        layer = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return picture.convert("L" if picture.mode in ("1", "L") else "RGB")
+
+
+def _eight_bits(values: NDArray[np.generic]) -> Pixels:
+    """16 bits have a fixed white, 65535; wider integers and floats have none, so they are stretched."""
+    wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = float(wide.min()), float(wide.max())
+    if np.issubdtype(values.dtype, np.integer) and low >= 0 and high <= 65535:
+        low, high = 0.0, 65535.0
+    return np.rint((wide - low) * (255.0 / max(high - low, 1e-300))).clip(0, 255).astype(np.uint8)
+
+
+def _why(data: bytes, error: Exception) -> str:
+    if not data:
+        return "is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "is not an image in a known format"
+    return f"is damaged or cut short ({str(error) or type(error).__name__})"

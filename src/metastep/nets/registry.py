@@ -1,0 +1,81 @@
+"""Nets by name: `NETS` has what comes with metastep, `load_net` also finds a user's own."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from metastep.errors import MetastepError
+from metastep.nets import blocks
+from metastep.nets.conv4 import Conv4, Layer, kaiming, layer_init, normal, xavier
+
+Builder = Callable[..., nn.Module]  # called with ways=, channels=, size= and options of its own
+
+
+def _xavier_normal_head(layer: Layer) -> None:
+    (normal if isinstance(layer, nn.Linear) else xavier)(layer)
+
+
+_imaml_init = layer_init(partial(nn.init.xavier_uniform_, gain=1.73), partial(nn.init.uniform_, a=0.0, b=0.05))
+_mini: dict[str, Any] = {"channels": 3, "filters": 32, "size": 84}
+
+NETS: dict[str, Builder] = {
+    "conv4": Conv4,
+    # Finn et al. 2017; in their code β is meta-trained but not adapted, see ShiftNorm
+    "finn_omniglot": partial(Conv4, block=blocks.strided_same_shift, init=_xavier_normal_head, mean_positions=True),
+    "finn_mini": partial(Conv4, **_mini, block=blocks.pooled_shift, init=xavier),
+    # MAML-Pytorch, which the paper of Multi-step estimation builds on
+    "dragen_omniglot": partial(Conv4, block=blocks.strided_unpadded, init=kaiming),
+    "dragen_mini": partial(Conv4, **_mini, block=blocks.pooled_unpadded, init=kaiming),
+    # Nichol et al. 2018
+    "reptile_omniglot": partial(Conv4, block=blocks.strided_same, init=xavier),
+    "reptile_mini": partial(Conv4, **_mini, block=blocks.pooled_same, init=xavier),
+    # Rajeswaran et al. 2019
+    "imaml_omniglot": partial(Conv4, block=blocks.strided_extra_row, init=_imaml_init),
+}
+
+
+def load_net(path: str) -> Builder:
+    """The builder called `path`: a name in `NETS`, or "package.module:Name" of the user's own.
+
+    The second form imports and so runs that module: only for a path that the user typed, never one read from a file.
+    """
+    if path in NETS:
+        return NETS[path]
+    if ":" not in path:
+        near = get_close_matches(path, NETS, n=1)
+        raise MetastepError(
+            f"there is no net {path!r}{f', did you mean {near[0]!r}?' if near else '.'} "
+            f"Choose one of {', '.join(NETS)}, or give your own as package.module:Name."
+        )
+    module_name, _, name = path.partition(":")
+    return _attribute(_imported(module_name, path), name, path)
+
+
+def _imported(module_name: str, path: str) -> Any:
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise MetastepError(
+            f"net {path!r}: there is no module {error.name!r}. "
+            "Install it, or put the folder that it is in on PYTHONPATH."
+        ) from error
+    except Exception as error:  # a user's module may fail in any way
+        raise MetastepError(
+            f"net {path!r}: importing {module_name!r} failed with {type(error).__name__}: {error}. Repair that module."
+        ) from error
+
+
+def _attribute(module: Any, name: str, path: str) -> Builder:
+    found = getattr(module, name, None)
+    if not callable(found):
+        reason = "is not callable" if hasattr(module, name) else "does not exist"
+        raise MetastepError(
+            f"net {path!r}: {name!r} in {module.__name__!r} {reason}. "
+            "Name a class or function that builds a module from ways, channels and size."
+        )
+    builder: Builder = found
+    return builder

@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM as a request: the loop finishes its step, saves, and ends."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+
+class Stop:
+    """Whether, and by which signal, the run was asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signal is not None
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        again = self.signal is signal.SIGINT and number == signal.SIGINT
+        self.signal = signal.Signals(number)
+        if again:
+            raise KeyboardInterrupt
+        # Straight to the terminal: a handler may run in the middle of any other output.
+        with suppress(OSError):
+            os.write(2, b"\nStopping after this step. Ctrl-C again stops at once.\n")
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """Inside, SIGINT and SIGTERM set `.requested`. A second Ctrl-C raises KeyboardInterrupt; SIGTERM never does,
+    because schedulers and launchers send it more than once. Outside the main thread nothing is caught."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():  # Python delivers signals there alone
+        yield stop
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop._receive) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python

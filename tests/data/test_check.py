@@ -1,0 +1,102 @@
+"""`check_folder` finds everything in one pass, and agrees with the loader."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from metastep.data.check import Finding, check_folder
+from metastep.data.errors import DataError
+from metastep.data.folder import load_folder
+from tests.data.helpers import write_classes
+
+
+def summary(findings: list[Finding], root: Path) -> set[tuple[str, str]]:
+    return {(finding.kind, finding.path.relative_to(root).as_posix()) for finding in findings}
+
+
+def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
+    assert check_folder(write_classes(tmp_path, {"a": 3, "b": 4}), shots=1, queries=2) == []
+
+
+def test_everything_is_found_at_once(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 3, "b": 3, "few": 2})
+    shutil.copy(tmp_path / "a" / "000.png", tmp_path / "a" / "copy.png")
+    shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "copy.png")
+    (tmp_path / "b" / "cut.png").write_bytes((tmp_path / "b" / "000.png").read_bytes()[:60])
+    (tmp_path / "b" / "notes.txt").write_text("hello")
+    (tmp_path / "b" / "more").mkdir()
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "around").symlink_to(tmp_path)
+    (tmp_path / "a" / "self.png").symlink_to(tmp_path / "a" / "self.png")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "stray.png").touch()
+    os.mkfifo(tmp_path / "b" / "pipe")
+    assert summary(check_folder(tmp_path, shots=1, queries=2), tmp_path) == {
+        ("duplicate", "a/copy.png"),
+        ("duplicate", "b/copy.png"),
+        ("unreadable", "b/cut.png"),
+        ("unreadable", "b/notes.txt"),
+        ("unreadable", "b/pipe"),
+        ("unreadable", "a/self.png"),
+        ("misplaced", "b/more"),
+        ("misplaced", "stray.png"),
+        ("link loop", "a/up"),
+        ("link loop", "around"),
+        ("empty", "bare"),
+        ("too few", "few"),
+    }
+
+
+def test_messages_name_the_file_and_the_remedy(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 1, "b": 1})
+    shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "000.png")
+    duplicate, few = check_folder(tmp_path, shots=1, queries=0)
+    assert duplicate.message.startswith(f"{tmp_path}/b/000.png: has the same content as {tmp_path}/a/000.png")
+    assert "another class" in duplicate.message
+    assert few.message == (
+        f"{tmp_path}/b: has 0 usable pictures, but shots + queries need 1: add some or ask for fewer."
+    )
+
+
+def test_reasons_do_not_repeat_the_path(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 2})
+    (tmp_path / "a" / "x\x1b.png").write_text("x")
+    (finding,) = check_folder(tmp_path, shots=1, queries=1)
+    assert finding.reason.startswith("is not an image in a known format.")
+    assert finding.message == f"{tmp_path}/a/x\\x1b.png: {finding.reason}"
+
+
+def test_no_classes_at_all(tmp_path: Path) -> None:
+    assert summary(check_folder(tmp_path), tmp_path) == {("empty", ".")}
+    with pytest.raises(DataError, match="absent: is not a folder"):
+        check_folder(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("damage", ["none", "text", "stray", "bare", "nested", "loop"])
+def test_what_the_loader_refuses_is_found(tmp_path: Path, damage: str) -> None:
+    write_classes(tmp_path, {"a": 2, "b": 2})
+    match damage:
+        case "text":
+            (tmp_path / "a" / "x.png").write_text("x")
+        case "stray":
+            (tmp_path / "x.png").write_text("x")
+        case "bare":
+            (tmp_path / "c").mkdir()
+        case "nested":
+            (tmp_path / "a" / "c").mkdir()
+        case "loop":
+            (tmp_path / "a" / "c").symlink_to(tmp_path)
+    if check_folder(tmp_path, shots=1, queries=1):
+        with pytest.raises(DataError):
+            load_folder(tmp_path, size=4)
+    else:
+        assert damage == "none"
+        load_folder(tmp_path, size=4)
+
+
+def test_progress_counts_classes(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    check_folder(write_classes(tmp_path, {"a": 2, "b": 3}), progress=lambda *call: calls.append(call))
+    assert calls == [(1, 2), (2, 2)]
