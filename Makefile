@@ -18,9 +18,9 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 bench: $(READY)
-	$(RUN) benchmarks/sweep_memory.py
-	$(RUN) benchmarks/compare_conv4.py
-	$(RUN) benchmarks/tables.py
+	$(RUN) -m benchmarks.sweep_memory
+	$(RUN) -m benchmarks.compare_conv4
+	$(RUN) -m benchmarks.tables
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import metastep as ms
 from metastep.modules import apply
 
-SHOTS, QUERIES, TASKS, STEPS, WINDOW = 10, 20, 16, 8, 4
-INNER = ms.SGD(0.005, momentum=0.9)
+SHOTS, QUERIES, TASKS, STEPS, WINDOW = 10, 20, 16, 8, 2
+INNER = ms.SGD(0.01, momentum=0.5)
 TEST_SEED = 10**6
 
 
@@ -79,7 +79,7 @@ def draw(axes: "matplotlib.axes.Axes", net: nn.Module, method: ms.Estimator, tas
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--iterations", type=int, default=600)
     parser.add_argument("--out", type=Path, default=Path("demo/sinusoid.png"))
     options = parser.parse_args()
 
@@ -101,7 +101,9 @@ def main() -> None:
         table.add_row(name, str(counts.products), f"{before:.2f}", f"{after:.3f}", f"{seconds:.0f}")
         rows[0, column].set_title(f"{name}: error {float(after):.3f}")
         for row in (0, 1):
-            draw(rows[row, column], net, method, ms.Task(*(tuple(t[row] for t in part) for part in waves(TEST_SEED + 1))))
+            draw(
+                rows[row, column], net, method, ms.Task(*(tuple(t[row] for t in part) for part in waves(TEST_SEED + 1)))
+            )
     rows[0, 0].legend(fontsize="small")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.out, dpi=120)

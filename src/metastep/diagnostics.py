@@ -71,7 +71,7 @@ def compare(
     if reference not in methods:
         raise MetastepError(f"the reference '{reference}' is not among the methods: {', '.join(methods)}.")
     tasks = stack(tasks) if isinstance(tasks, list) else tasks
-    exact = over_tasks(methods[reference], chunk_size)(meta, tasks).grad
+    exact = _double(over_tasks(methods[reference], chunk_size)(meta, tasks).grad)
     return [_against(exact, name, method, meta, tasks, chunk_size, repeats) for name, method in methods.items()]
 
 
@@ -83,15 +83,21 @@ def _against(
         method(meta, map_tree(lambda x: x[0], tasks))
     seconds = min(_seconds(step, meta, tasks) for _ in range(repeats))
     estimate, peak = peak_bytes(lambda: step(meta, tasks))
+    grad = _double(estimate.grad)
     return Comparison(
         name,
-        cosine=float(dot(estimate.grad, exact) / (norm(estimate.grad) * norm(exact))),
-        relative_error=float(norm(subtract(estimate.grad, exact)) / norm(exact)),
+        cosine=float(dot(grad, exact) / (norm(grad) * norm(exact))),
+        relative_error=float(norm(subtract(grad, exact)) / norm(exact)),
         gradients=counts.gradients,
         products=counts.products,
         seconds=seconds,
         peak_bytes=peak,
     )
+
+
+def _double(tree: Tree) -> Tree:
+    """A bad estimate may be too long for its own precision"""
+    return map_tree(lambda x: x.double(), tree)
 
 
 def _seconds(step: Callable[[Tree, Any], Estimate], meta: Tree, tasks: Any) -> float:

@@ -1,0 +1,94 @@
+"""Peak memory of the sweep beside first order and plain autograd, against the number of inner steps.
+
+Omniglot's 20-way 5-shot setting: the flattened Conv4, 100 support and 300 query pictures, SGD with momentum. Each row is a
+fresh process; its memory is the peak resident size less that before the work. The pictures are noise: they cost the same.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import metastep as ms
+from benchmarks import results
+from metastep.memory import peak_bytes
+from metastep.nets import Conv4
+
+WAYS, SHOTS, QUERIES = 20, 5, 15
+STEPS = (1, 8, 32, 64)
+METHODS = ("first_order", "maml", "maml_recompute", "maml_autograd")
+INNER = ms.SGD(0.1, momentum=0.9, weight_decay=1e-4)
+
+
+def estimator(method: str, problem: ms.Problem, steps: int) -> ms.Estimator:
+    loop = ms.InnerLoop(problem, INNER, ms.window_lengths(steps))
+    return {
+        "first_order": ms.first_order(loop),
+        "maml": ms.unrolled(loop),
+        "maml_recompute": ms.unrolled(loop, recompute=max(1, round(steps**0.5))),
+        "maml_autograd": ms.backprop(loop),
+    }[method]
+
+
+def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUERIES) -> ms.Task:
+    def part(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.rand(tasks, ways * n, 1, 28, 28), torch.arange(ways).repeat_interleave(n).expand(tasks, -1)
+
+    return ms.Task(part(shots), part(queries))
+
+
+def peak_resident_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    net = Conv4(WAYS)
+    problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
+    step = ms.over_tasks(estimator(method, problem, steps), check_finite=False)
+    tasks = episode(1)
+    step(meta, episode(1, ways=2, shots=1, queries=1))  # loads what PyTorch loads on first use
+    before, times = peak_resident_mib(), []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step(meta, tasks)
+        times.append(1e3 * (time.perf_counter() - start))
+    resident = peak_resident_mib() - before
+    return {
+        "setting": "omniglot-20w5s", "implementation": "torch autograd" if method == "maml_autograd" else "metastep",
+        "method": method, "steps": steps, "window": 1, "tasks": 1, "chunk": None, "precision": "fp32",
+        "ms": round(statistics.median(times), 1), "ms_spread": round(max(times) - min(times), 1),
+        "peak_mib": round(resident, 1), "tensors_mib": round(peak_bytes(lambda: step(meta, tasks))[1] / 2**20, 1),
+        "note": "tensors_mib: the same, counted in live tensors alone",
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--row", nargs=2, metavar=("METHOD", "STEPS"), help="measure one row and print it as JSON")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    if options.row:
+        print(json.dumps(measure(options.row[0], int(options.row[1]), options.repeats)))
+        return
+    rows = []
+    for steps in STEPS:
+        for method in METHODS:
+            command = [sys.executable, "-m", "benchmarks.sweep_memory", "--row", method, str(steps)]
+            run = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, check=True)
+            rows.append(json.loads(run.stdout.splitlines()[-1]))
+            print(
+                f"{method:15s} {steps:3d} steps: {rows[-1]['peak_mib']:8.1f} MiB, {rows[-1]['ms']:8.1f} ms", flush=True
+            )
+    print(results.write("sweep-memory", "python -m benchmarks.sweep_memory", rows))
+
+
+if __name__ == "__main__":
+    main()

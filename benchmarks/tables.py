@@ -1,0 +1,88 @@
+"""Write the tables in docs that are made from results/bench; `--check` only says whether they are in step."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import results
+
+DOCS = results.ROOT / "docs" / "measurements.md"
+
+
+def sweep_memory(name: str) -> Iterator[str]:
+    """Rows: inner steps; columns: methods, with the ratio to first order"""
+    content = results.read(name)
+    rows = {(row["steps"], row["method"]): row for row in content["rows"]}
+    methods = list(dict.fromkeys(method for _, method in rows))
+    yield provenance(content)
+    yield "| inner steps | " + " | ".join(TITLES[m] for m in methods) + " |"
+    yield "|---|" + "---:|" * len(methods)
+    for steps in sorted({steps for steps, _ in rows}):
+        least = rows[steps, "first_order"]
+        cells = [f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least['tensors_mib']:.2f}), {row['ms']:,.0f} ms"
+                 for row in (rows[steps, m] for m in methods)]  # fmt: skip
+        yield f"| {steps} | " + " | ".join(cells) + " |"
+
+
+TITLES = {
+    "first_order": "first order",
+    "maml": "exact, the sweep",
+    "maml_recompute": "exact, the sweep with recomputed segments",
+    "maml_autograd": "exact, plain autograd",
+}
+
+
+def compare_conv4(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield provenance(content)
+    looks = dict.fromkeys((row["inner_rate"], row["iterations"]) for row in content["rows"])
+    for lr, iterations in looks:
+        rows = [row for row in content["rows"] if (row["inner_rate"], row["iterations"]) == (lr, iterations)]
+        when = f"after {iterations} meta-iterations" if iterations else "at a random θ"
+        yield f"\nInner rate {lr}, {when}: gradients change by {100 * rows[0]['gradient_change']:.0f} % per step.\n"
+        yield "| method | cosine | relative error | gradients | products | ms | MiB |"
+        yield "|---|---:|---:|---:|---:|---:|---:|"
+        for row in rows:
+            error = row["relative_error"]
+            yield (
+                f"| {row['method']} | {row['cosine']:.3f} | {f'{error:.3f}' if error < 1e3 else f'{error:.0e}'} "
+                f"| {row['gradients']} | {row['products']} | {row['ms']:,.0f} | {row['peak_mib']:,.0f} |"
+            )
+
+
+def provenance(content: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    return f"`{content['command']}` at commit {content['commit'][:10]}, {content['device']}, {versions}\n"
+
+
+TABLES: dict[str, Callable[[str], Iterator[str]]] = {
+    "cpu-sweep-memory": sweep_memory,
+    "gpu-sweep-memory": sweep_memory,
+    "cpu-compare-conv4": compare_conv4,
+}
+
+
+def filled(text: str) -> str:
+    """`text` with what stands between <!-- table: NAME --> and <!-- end --> made anew"""
+
+    def table(found: re.Match[str]) -> str:
+        return "\n".join([found[1], *TABLES[found[2]](found[2]), "<!-- end -->"])
+
+    return re.sub(r"(<!-- table: ([\w-]+) -->).*?<!-- end -->", table, text, flags=re.S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    before = DOCS.read_text()
+    after = filled(before)
+    if parser.parse_args().check:
+        sys.exit(0 if before == after else f"{DOCS} is not in step with results/bench: run python -m benchmarks.tables")
+    DOCS.write_text(after)
+    print(DOCS)
+
+
+if __name__ == "__main__":
+    main()
