@@ -20,9 +20,9 @@ def sweep_memory(name: str) -> Iterator[str]:
     yield "| inner steps | " + " | ".join(TITLES[m] for m in methods) + " |"
     yield "|---|" + "---:|" * len(methods)
     for steps in sorted({steps for steps, _ in rows}):
-        least = rows[steps, "first_order"]
-        cells = [f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least['tensors_mib']:.2f}), {row['ms']:,.0f} ms"
-                 for row in (rows[steps, m] for m in methods)]  # fmt: skip
+        found = [(rows[steps, method]["tensors_mib"], rows[steps, method]["ms"]) for method in methods]
+        least = rows[steps, "first_order"]["tensors_mib"]
+        cells = [f"{mib:,.0f} MiB (×{mib / least:.2f}), {ms:,.0f} ms" for mib, ms in found]
         yield f"| {steps} | " + " | ".join(cells) + " |"
 
 

@@ -1,7 +1,7 @@
 """Few-shot sinusoid regression: learn to fit a sine wave from ten points, with MAML, Multi-step and first order.
 
-Meta-trains the same network three times, prints the error on new waves before and after adaptation, and draws one picture:
-what each network says of a wave before it saw its points, and after eight inner steps on them.
+Meta-trains the same network three times, prints the error on new waves before and after adaptation, and draws one
+picture: what each network says of a wave before it saw its points, and after eight inner steps on them.
 """
 
 import argparse
