@@ -6,6 +6,7 @@ that before the work, on a GPU the peak of its allocator; tensors_mib is what li
 """
 
 import argparse
+import itertools
 import json
 import resource
 import statistics
@@ -65,12 +66,39 @@ def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
         times.append(1e3 * (time.perf_counter() - start))
     resident = peak_resident_mib() - before
     tensors = peak_bytes(lambda: step(meta, tasks))[1] / 2**20
+    peak = tensors if DEVICE == "cuda" else resident
+    return row(method, steps, statistics.median(times), max(times) - min(times), peak, tensors)
+
+
+def row(
+    method: str,
+    steps: int,
+    ms: float | None,
+    spread: float | None,
+    peak: float | None,
+    tensors: float | None,
+    note: str = "",
+) -> dict[str, Any]:
+    def rounded(x: float | None) -> float | None:
+        return None if x is None else round(x, 1)
+
     return {
         "setting": "omniglot-20w5s", "implementation": "torch autograd" if method == "maml_autograd" else "metastep",
         "method": method, "steps": steps, "window": 1, "tasks": TASKS, "chunk": None, "precision": "fp32",
-        "ms": round(statistics.median(times), 1), "ms_spread": round(max(times) - min(times), 1),
-        "peak_mib": round(tensors if DEVICE == "cuda" else resident, 1), "tensors_mib": round(tensors, 1), "note": "",
+        "ms": rounded(ms), "ms_spread": rounded(spread), "peak_mib": rounded(peak), "tensors_mib": rounded(tensors),
+        "note": note,
     }  # fmt: skip
+
+
+def in_fresh_process(method: str, steps: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.sweep_memory", "--row", method, str(steps)]
+    run = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, check=False)
+    if run.returncode and "OutOfMemory" not in run.stderr:
+        sys.exit(run.stderr)
+    if run.returncode:
+        return row(method, steps, None, None, None, None, "out of memory")
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
 
 
 def main() -> None:
@@ -82,14 +110,9 @@ def main() -> None:
         print(json.dumps(measure(options.row[0], int(options.row[1]), options.repeats)))
         return
     rows = []
-    for steps in STEPS:
-        for method in METHODS:
-            command = [sys.executable, "-m", "benchmarks.sweep_memory", "--row", method, str(steps)]
-            run = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, check=True)
-            rows.append(json.loads(run.stdout.splitlines()[-1]))
-            print(
-                f"{method:15s} {steps:3d} steps {rows[-1]['tensors_mib']:8.1f} MiB {rows[-1]['ms']:8.1f} ms", flush=True
-            )
+    for steps, method in itertools.product(STEPS, METHODS):
+        rows.append(in_fresh_process(method, steps))
+        print(f"{method:15s} {steps:3d} steps {rows[-1]['tensors_mib']} MiB {rows[-1]['ms']} ms", flush=True)
     print(results.write("sweep-memory", "python -m benchmarks.sweep_memory", rows))
 
 

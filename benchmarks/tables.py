@@ -20,10 +20,15 @@ def sweep_memory(name: str) -> Iterator[str]:
     yield "| inner steps | " + " | ".join(TITLES[m] for m in methods) + " |"
     yield "|---|" + "---:|" * len(methods)
     for steps in sorted({steps for steps, _ in rows}):
-        found = [(rows[steps, method]["tensors_mib"], rows[steps, method]["ms"]) for method in methods]
         least = rows[steps, "first_order"]["tensors_mib"]
-        cells = [f"{mib:,.0f} MiB (×{mib / least:.2f}), {ms:,.0f} ms" for mib, ms in found]
+        cells = [_memory_and_time(rows[steps, method], least) for method in methods]
         yield f"| {steps} | " + " | ".join(cells) + " |"
+
+
+def _memory_and_time(row: dict[str, Any], least: float) -> str:
+    if row["ms"] is None:
+        return str(row["note"])
+    return f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least:.2f}), {row['ms']:,.0f} ms"
 
 
 TITLES = {
