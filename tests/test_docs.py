@@ -33,7 +33,9 @@ def test_every_public_name_is_on_the_page() -> None:
 
 
 def test_tables_are_in_step_with_results() -> None:
-    run = subprocess.run([sys.executable, "-m", "benchmarks.tables", "--check"], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.tables", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stderr
 
 
