@@ -6,6 +6,7 @@ import typer
 
 from metastep import __version__
 from metastep.data.commands import app as data
+from metastep.fewshot.commands import presets, train
 
 app = typer.Typer(
     name="metastep",
@@ -13,6 +14,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
+app.command()(train)
+app.command()(presets)
 app.add_typer(data, name="data")
 
 

@@ -1,0 +1,130 @@
+"""From a configuration to a net, a problem, an estimator, and the meta-parameters to begin with."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from metastep import methods
+from metastep.curvature import exact, exact_reverse
+from metastep.dynamics import SGD, Adam, AdamW, RMSprop
+from metastep.errors import MetastepError
+from metastep.estimators import Estimator
+from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
+from metastep.modules import parameters_of, use_batch_statistics
+from metastep.nets import load_net
+from metastep.problems import accuracy, few_shot, with_rates
+from metastep.solvers import conjugate_gradient
+from metastep.trees import Tree, map_tree
+from metastep.windows import Problem, Window, window_lengths
+
+
+class Built(NamedTuple):
+    net: nn.Module
+    problem: Problem
+    estimator: Estimator
+
+
+def build(config: TrainConfig, net: nn.Module | None = None) -> Built:
+    """With a net that was built before, or a new one: then a user's own module is imported, see `trusted`."""
+    net = build_net(config) if net is None else net
+    problem = few_shot(net, cross_entropy, {"accuracy": accuracy})
+    if config.inner.batch:
+        problem = in_batches(problem, config.inner.batch)
+    return Built(net, problem, build_estimator(config, problem))
+
+
+def trusted(config: TrainConfig, net: str | None) -> TrainConfig:
+    """A configuration that was read from a file, with the net that the user names now.
+
+    A file must not decide what is imported: the path of a user's own module counts only when it is typed again.
+    """
+    if net is not None:
+        return replace(config, net=replace(config.net, name=net))
+    if config.net.is_users:
+        raise MetastepError(
+            f"this was trained with a net of its author's own, {config.net.name!r}, which would have to be imported "
+            f"and run. If you trust it, name it again: --net {config.net.name}"
+        )
+    return config
+
+
+def build_net(config: TrainConfig) -> nn.Module:
+    """The net with its first parameters, which depend on nothing but the configuration"""
+    builder, options = load_net(config.net.name), net_options(config.net)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        try:
+            net = builder(ways=config.data.ways, channels=config.net.channels, size=config.net.size, **options)
+        except TypeError as error:
+            raise MetastepError(
+                f"net {config.net.name!r} could not be built: {error}. It is called with ways, channels, size"
+                f"{''.join(f', {name}' for name in options)}."
+            ) from error
+    net = use_batch_statistics(net)
+    return net.double() if config.precision == "float64" else net
+
+
+def net_options(net: NetConfig) -> dict[str, Any]:
+    return {name: value for name in ("filters", "head_init") if (value := getattr(net, name)) is not None}
+
+
+def build_dynamics(inner: InnerConfig) -> SGD | Adam | RMSprop:
+    momentum, betas = inner.momentum or 0.0, inner.betas or (0.9, 0.999)
+    if inner.optimizer == "sgd":
+        return SGD(inner.lr, momentum, nesterov=bool(inner.nesterov), weight_decay=inner.weight_decay)
+    if inner.optimizer == "rmsprop":
+        return RMSprop(inner.lr, weight_decay=inner.weight_decay, momentum=momentum)
+    return (Adam if inner.optimizer == "adam" else AdamW)(inner.lr, betas, weight_decay=inner.weight_decay)
+
+
+def build_estimator(config: TrainConfig, problem: Problem) -> Estimator:
+    method, options = getattr(methods, config.method.name), method_options(config.method)
+    estimator: Estimator = method(problem, build_dynamics(config.inner), config.inner.steps, **options)
+    return estimator
+
+
+def method_options(method: MethodConfig) -> dict[str, Any]:
+    """What `metastep.methods` is called with: the options that are set, said in its own words"""
+    options = {name: value for name, value in asdict(method).items() if name != "name" and value is not None}
+    if "cg_steps" in options:
+        options["solver"] = conjugate_gradient(options.pop("cg_steps"))
+    if "curvature" in options:
+        options["curvature"] = {"exact": exact, "exact_reverse": exact_reverse}[options["curvature"]]
+    if "head" in METHOD_OPTIONS[method.name]:
+        beginning = options.get("head", "head")
+        options["head"] = lambda name: name.startswith(beginning)
+    return options
+
+
+def in_batches(problem: Problem, size: int) -> Problem:
+    """Each window follows a mini-batch of the support: every n-th picture, one window after the other.
+
+    Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
+    """
+
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        x, y = task.support
+        n = -(-y.shape[0] // size)  # batches in one pass over the support
+        batches = [(x[i::n], y[i::n]) for i in range(n)]
+        return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
+
+    return problem._replace(windows=windows)
+
+
+def initial_meta(config: TrainConfig, net: nn.Module) -> Tree:
+    """θ, the net's own parameters; beside them the inner rates, where those are learned"""
+    params = parameters_of(net)
+    if config.method.name not in ("meta_sgd", "maml_pp"):
+        return params
+    steps = sum(window_lengths(config.inner.steps, config.window)) if config.method.name == "maml_pp" else None
+    meta = with_rates(params, config.inner.lr, steps)
+    return meta | {"rates": map_tree(lambda rate: rate.requires_grad_(), meta["rates"])}
+
+
+def params_of(meta: Tree) -> Tree:
+    """θ alone"""
+    return meta["params"] if meta.keys() == {"params", "rates"} else meta

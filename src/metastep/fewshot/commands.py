@@ -1,0 +1,119 @@
+"""`metastep train` and `metastep presets`."""
+
+import json
+from difflib import get_close_matches
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from metastep.data.commands import refusals
+from metastep.errors import MetastepError
+from metastep.fewshot import train as training
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.distributed import Ranks, joined
+from metastep.fewshot.flags import all_flags, with_flags
+from metastep.fewshot.parts import uses_gpu
+from metastep.fewshot.presets import PRESETS
+from metastep.runs import Run, to_plain
+
+DEFAULT = "glyphs-5w1s-multistep4"
+
+Data = Annotated[
+    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
+]
+
+
+def train(
+    *,
+    preset: Annotated[str, typer.Option(help="What to start from; every other flag changes it.")] = DEFAULT,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET")] = None,
+    data: Data = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    **options: Any,
+) -> None:
+    """Meta-train a few-shot learner. With torchrun, the tasks of an iteration are shared among its processes."""
+    given = {name: value for name, value in options.items() if value is not None}
+    with refusals():
+        if resume is not None:
+            _resume(resume, data, given)
+            return
+        config = with_flags(preset_of(preset), given)
+        folder = out or Path("runs") / preset
+        with joined(uses_gpu(config)) as ranks:
+            _report(training.train(config, folder, data, ranks), config, folder, ranks)
+
+
+def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
+    net = given.pop("net", None)
+    if given:
+        flag = f"--{next(iter(given)).replace('_', '-')}"
+        raise MetastepError(
+            f"{flag} with --resume: a run goes on as it was configured. Leave it out, or start a new run."
+        )
+    config = Run.open(folder).config(TrainConfig)
+    with joined(uses_gpu(config)) as ranks:
+        _report(training.resume(folder, data, net, ranks), config, folder, ranks)
+
+
+def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
+    if not ranks.is_first:
+        return
+    done = f"{trained.iterations:,} iterations in {trained.seconds:.0f} s"
+    best = f", best validation accuracy {trained.best:.1%}" if trained.best is not None else ""
+    if trained.iterations < config.outer.iterations:
+        typer.echo(f"Stopped after {done}{best}. Go on with: metastep train --resume {folder}")
+        raise typer.Exit(130)
+    typer.echo(f"{done}{best}. Judge it with: metastep evaluate {folder}")
+
+
+def presets(
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, to see all of it.", show_default="all, in short")
+    ] = None,
+) -> None:
+    """List the presets, or show one as it is saved with a run."""
+    with refusals():
+        if name is not None:
+            typer.echo(json.dumps(to_plain(preset_of(name)), indent=2))
+            return
+        table = Table(header_style="bold", border_style="dim")
+        for heading in ("preset", "net", "inner loop", "method", "outer loop"):
+            table.add_column(heading)
+        for preset, config in PRESETS.items():
+            table.add_row(preset, *_summary(config))
+        console = Console()
+        console.print(table)
+
+
+def _summary(config: TrainConfig) -> tuple[str, str, str, str]:
+    inner, outer, method = config.inner, config.outer, config.method
+    return (
+        config.net.name,
+        f"{inner.steps} × {inner.optimizer} at {inner.lr:g}"
+        + (f", momentum {inner.momentum:g}" if inner.momentum else ""),
+        method.name + (f", window {method.window}" if method.window else ""),
+        f"{outer.iterations:,} × {outer.tasks} tasks, {outer.optimizer} at {outer.lr:g}",
+    )
+
+
+def preset_of(name: str) -> TrainConfig:
+    if name not in PRESETS:
+        near = get_close_matches(name, PRESETS, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
+    return PRESETS[name]
+
+
+def _with_all_flags() -> None:
+    """typer reads a command's signature: the options there become one flag for each field of the configuration"""
+    own = [p for p in Signature.from_callable(train).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    parameters = own + [flag.parameter() for flag in all_flags()]
+    train.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    train.__annotations__ = {p.name: p.annotation for p in parameters}
+
+
+_with_all_flags()

@@ -1,0 +1,72 @@
+"""What a training loop works with, built of its configuration."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import SGD, Adam, Optimizer
+
+from metastep.data import ImageSet
+from metastep.errors import MetastepError
+from metastep.estimators import Estimate, Estimator
+from metastep.fewshot.building import build
+from metastep.fewshot.config import OuterConfig, TrainConfig
+from metastep.fewshot.distributed import Ranks
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.sampling import VALIDATION_SEED, Sampler
+from metastep.tasks import over_tasks
+from metastep.trees import Tree, tree_leaves
+
+# Tasks at a time. Conv4 with 64 filters, 5-way 1-shot with 15 queries, Multi-step(4), CPU ms for each of 32 tasks:
+# 54 by fours, 61 by eights, 64 by twos, 70 in a plain loop, 76 by sixteens, 107 all at once. Smaller nets like eights.
+CPU_CHUNK = 4
+
+
+class Parts(NamedTuple):
+    learner: Learner
+    optimizer: Optimizer
+    estimator: Estimator
+    estimate: Callable[[Tree, Any], Estimate]  # over tasks
+    draw: Sampler
+    draw_validation: Sampler | None
+
+
+def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, ranks: Ranks) -> Parts:
+    device = choose_device(config, ranks)
+    for number in (config.outer.tasks, config.validation.episodes):
+        ranks.share(number)  # says at once if there are too few
+    learner = Learner.fresh(config).to(device)
+    estimator = build(config, learner.net).estimator
+    chunk = config.chunk_size or (CPU_CHUNK if device.type == "cpu" else None)
+    dtype = tree_leaves(learner.meta)[0].dtype
+    return Parts(
+        learner,
+        build_optimizer(config.outer, learner.meta),
+        estimator,
+        over_tasks(estimator, chunk, check_finite=False),  # the loop looks itself, when all ranks are together
+        Sampler.of(images, config.train_episodes, config.seed, device, dtype),
+        validation and Sampler.of(validation, config.test_episodes, VALIDATION_SEED, device, dtype),
+    )
+
+
+def build_optimizer(outer: OuterConfig, meta: Tree) -> Optimizer:
+    if outer.optimizer == "sgd":
+        return SGD(tree_leaves(meta), outer.lr)
+    return Adam(tree_leaves(meta), outer.lr, eps=1e-8 if outer.eps is None else outer.eps)
+
+
+def choose_device(config: TrainConfig, ranks: Ranks) -> torch.device:
+    if not uses_gpu(config):
+        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
+        torch.set_num_threads(config.threads)
+        return torch.device("cpu")
+    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # PyTorch has it on by itself
+    return torch.device("cuda", ranks.local)
+
+
+def uses_gpu(config: TrainConfig) -> bool:
+    there = torch.cuda.is_available()
+    if config.device == "cuda" and not there:
+        raise MetastepError("device = cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
+    return there and config.device != "cpu"

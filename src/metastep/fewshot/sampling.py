@@ -1,0 +1,60 @@
+"""Episodes of a run: images on the device, and which of them task t of batch k is made of."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from metastep.data import ImageSet, load
+from metastep.data.episodes import Episodes, draw, real_counts
+from metastep.data.hashing import number, stream
+from metastep.errors import MetastepError
+from metastep.fewshot.config import TrainConfig
+from metastep.windows import Task
+
+VALIDATION_SEED = 2020  # its own, so that runs with different seeds are judged by the same episodes
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """`sampler(k, tasks, first)`: tasks first, …, first + tasks − 1 of batch k"""
+
+    images: Tensor
+    counts: Tensor | None
+    episodes: Episodes
+    seed: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls, images: ImageSet, episodes: Episodes, seed: int, device: torch.device | str, dtype: torch.dtype
+    ) -> "Sampler":
+        counts = real_counts(images.counts, episodes, device, images.names)
+        sampler = cls(images.images.to(device), counts, episodes, seed, dtype)
+        sampler(0, 1)  # says at once whether there are enough classes and images
+        return sampler
+
+    def __call__(self, k: int, tasks: int, first: int = 0) -> Task:
+        support, query = draw(self.images, self.episodes, self.seed, k, tasks, first, self.counts)
+        return Task((support[0].to(self.dtype), support[1]), (query[0].to(self.dtype), query[1]))
+
+
+def seed_noise(seed: int, k: int, first: int) -> None:
+    """Random directions and dropout of a batch: a function of its numbers as the episodes are, so nothing is kept"""
+    words = stream(seed & 0xFFFFFFFF, seed >> 32, k, first)
+    torch.manual_seed(number(words, 0))
+
+
+def read_images(config: TrainConfig, root: Path | None) -> tuple[ImageSet, ImageSet | None]:
+    """The classes to train on and, where they are wanted, those to validate with"""
+    train = load(config.data.name, root, config.data.split)
+    return train, load(config.data.name, root, "val") if config.validation.every else None
+
+
+def fitted(config: TrainConfig, images: ImageSet) -> TrainConfig:
+    """The net takes pictures as the data has them"""
+    channels, height, width = images.images.shape[2:]
+    if height != width:
+        raise MetastepError(f"pictures of {height}×{width}: nets here take square ones. Resize them.")
+    return replace(config, net=replace(config.net, channels=channels, size=height))

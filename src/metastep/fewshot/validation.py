@@ -1,0 +1,71 @@
+"""How good a learner is on episodes that it was not trained on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
+
+from metastep.fewshot.distributed import ALONE, Ranks
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.sampling import Sampler
+from metastep.problems import accuracy
+from metastep.windows import Task
+
+CPU_CHUNK, GPU_CHUNK = 4, 100  # episodes at a time
+
+
+class Judged(NamedTuple):
+    """Of each episode"""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+class Mean(NamedTuple):
+    mean: float
+    interval: float
+    """Half the width of the 95 % interval of the mean"""
+
+
+@torch.no_grad()
+def judge(
+    learner: Learner, sampler: Sampler, episodes: int, chunk_size: int | None = None, ranks: Ranks = ALONE
+) -> Judged:
+    """Adapt to the support of `episodes` episodes, always the same ones (batch 0), and measure their queries."""
+    chunk_size = chunk_size or (CPU_CHUNK if learner.device.type == "cpu" else GPU_CHUNK)
+
+    def one(task: Task) -> Judged:
+        x, y = task.query
+        logits = learner.logits(learner.adapted(task.support), x)
+        return Judged(cross_entropy(logits, y), accuracy(logits, y))
+
+    many = vmap(one, randomness="different")
+    first, number = ranks.share(episodes)
+    # Ranks fill in their own episodes among zeros, so that a sum brings all of them together.
+    losses, accuracies = (torch.zeros(episodes, device=learner.device) for _ in Judged._fields)
+    with without_dropout(learner.net):
+        for start in range(first, first + number, chunk_size):
+            end = min(start + chunk_size, first + number)
+            losses[start:end], accuracies[start:end] = many(sampler(0, end - start, start))
+    return ranks.total(Judged(losses, accuracies))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def without_dropout(net: nn.Module) -> Iterator[None]:
+    """BatchNorm keeps to the batch at hand: nets here have no other statistics"""
+    training = net.training
+    net.eval()
+    try:
+        yield
+    finally:
+        net.train(training)
+
+
+def mean(values: Tensor) -> Mean:
+    """1.96 standard errors, from the standard deviation of the population, as few-shot papers do"""
+    values = values.double()
+    return Mean(float(values.mean()), float(1.96 * values.std(correction=0) / len(values) ** 0.5))

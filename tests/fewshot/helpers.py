@@ -1,0 +1,131 @@
+"""A data set of stripes, and training small enough for a test; as a program, one rank or one run to be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metastep.data import ImageSet
+from metastep.errors import MetastepError
+from metastep.fewshot import sampling
+from metastep.fewshot.config import (
+    DataConfig,
+    InnerConfig,
+    MethodConfig,
+    NetConfig,
+    OuterConfig,
+    TrainConfig,
+    ValidationConfig,
+)  # fmt: skip
+from metastep.fewshot.distributed import joined
+from metastep.fewshot.train import resume, train
+from metastep.runs import Run, from_plain, to_plain
+
+ROOT = Path(__file__).parents[2]
+SIZE = 16
+
+TINY = TrainConfig(
+    DataConfig("stripes", ways=3, shots=1, queries=2),
+    NetConfig(filters=4, head_init="zero", size=SIZE),
+    InnerConfig(lr=0.1, steps=4, momentum=0.9),
+    MethodConfig("multi_step", window=2),
+    OuterConfig(tasks=4, iterations=12),
+    validation=ValidationConfig(every=4, episodes=6),
+    checkpoint_every=3,
+    log_every=1,
+    device="cpu",
+)
+
+
+def stripes(name: str = "stripes", root: Path | None = None, split: str = "train") -> ImageSet:
+    """Classes differ in the direction and width of their stripes, pictures of a class by noise; train and val differ"""
+    del name, root
+    generator = torch.Generator().manual_seed(["train", "val", "trainval", "test"].index(split))
+    classes, per_class = 8, 6
+    x, y = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
+    angle, width = torch.rand(2, classes, 1, 1, 1, generator=generator)
+    wave = torch.sin((x * torch.cos(3 * angle) + y * torch.sin(3 * angle)) * (0.5 + 2 * width))
+    noise = torch.randn(classes, per_class, SIZE, SIZE, generator=generator)
+    images = (127 + 80 * wave + 30 * noise).clamp(0, 255).to(torch.uint8)[:, :, None]
+    return ImageSet(images, tuple(f"stripe {i}" for i in range(classes)), tuple("stripes" for _ in range(classes)))
+
+
+class Flat(nn.Module):
+    """A user's own net"""
+
+    def __init__(self, ways: int, channels: int, size: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(channels * size * size, ways)
+        self.register_buffer("shift", torch.full((1,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1) - self.shift)
+
+
+def tiny(**outer: Any) -> TrainConfig:
+    return replace(TINY, outer=replace(TINY.outer, **outer))
+
+
+def same_state(a: Path, b: Path, tolerance: float = 0.0) -> bool:
+    """Whether two runs end with the same parameters and the same optimizer"""
+    one, other = (Run(folder).load() for folder in (a, b))
+    return _same(one["meta"], other["meta"], tolerance) and _same(one["optimizer"], other["optimizer"], tolerance)
+
+
+def _same(a: Any, b: Any, tolerance: float) -> bool:
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_same(a[key], b[key], tolerance) for key in a)
+    return torch.allclose(a, b, rtol=0, atol=tolerance) if isinstance(a, Tensor) else bool(a == b)
+
+
+def start(job: dict[str, Any], rank: int = 0, ranks: int = 1, port: int = 0) -> "subprocess.Popen[str]":
+    """Run `main` below with `job` in a process of its own"""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    environment |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "tests.fewshot.helpers", json.dumps(job, default=str)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def job(config: TrainConfig, folder: Path, **more: Any) -> dict[str, Any]:
+    return {"config": to_plain(config), "folder": str(folder), **more}
+
+
+def main(job: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    sampling.load = stripes  # type: ignore[assignment]
+    config, folder = from_plain(TrainConfig, job["config"]), Path(job["folder"])
+    if "dies_at" in job and os.environ["RANK"] == job["dying_rank"]:
+        _die_at(job["dies_at"])
+    try:
+        with joined(False, timedelta(seconds=20)) as ranks:
+            if folder.exists():
+                resume(folder, ranks=ranks)
+            else:
+                train(config, folder, ranks=ranks)
+    except MetastepError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def _die_at(iteration: int) -> None:
+    draw = sampling.Sampler.__call__
+
+    def dying(self: sampling.Sampler, k: int, tasks: int, first: int = 0) -> Any:
+        if k == iteration:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(self, k, tasks, first)
+
+    sampling.Sampler.__call__ = dying  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

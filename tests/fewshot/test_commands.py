@@ -1,0 +1,89 @@
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from metastep.fewshot import commands
+from metastep.fewshot.presets import PRESETS
+from metastep.runs import Run
+from tests.fewshot.helpers import TINY, tiny
+
+app = typer.Typer()
+app.command()(commands.train)
+app.command()(commands.presets)
+cli = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _tiny_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_train_and_resume() -> None:
+    done = cli.invoke(app, ["train", "--preset", "tiny", "--iterations", "4", "--window", "4", "--inner-lr", "0.05"])
+    assert done.exit_code == 0, done.output
+    assert "4 iterations in" in done.output
+    assert "metastep evaluate runs/tiny" in done.output
+    config = json.loads(Run(Path("runs/tiny")).config_path.read_text())["config"]
+    assert (config["method"]["window"], config["inner"]["lr"], config["outer"]["iterations"]) == (4, 0.05, 4)
+    again = cli.invoke(app, ["train", "--resume", "runs/tiny"])
+    assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "tinny"], "there is no preset 'tinny'. Did you mean tiny?"),
+        (["--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
+        (["--preset", "tiny", "--method", "maml", "--window", "2"], "--window = 2 is no option of maml"),
+        (["--preset", "tiny", "--method", "anything"], "Invalid value for '--method'"),
+        (["--preset", "tiny", "--net", "conv5"], "there is no net 'conv5', did you mean 'conv4'?"),
+        (["--preset", "tiny", "--net", "nowhere.to:Find"], "there is no module 'nowhere'"),
+        (["--preset", "tiny", "--net", "tests.fewshot.helpers:Flat", "--filters", "3"], "could not be built"),
+        (["--preset", "tiny", "--ways", "9"], "9-way episodes need 9 classes"),
+        (["--preset", "tiny", "--shots", "9"], "9 shots and 2 queries need 11 images"),
+        (["--resume", "nowhere"], "'nowhere': is not there"),
+        (["--resume", "nowhere", "--inner-lr", "1"], "--inner-lr with --resume"),
+        (["--preset", "tiny", "--device", "cuda"], "PyTorch sees no GPU here"),
+    ],
+)
+def test_one_line_and_status_2(arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = cli.invoke(app, ["train", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output
+    assert not Path("runs").exists()
+
+
+def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fewshot.test_train import stop_before
+
+    stop_before(monkeypatch, 1)
+    done = cli.invoke(app, ["train", "--preset", "tiny", "--out", "here"])
+    assert done.exit_code == 130
+    assert "Go on with: metastep train --resume here" in done.output
+
+
+def test_a_users_net_is_named_again_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fewshot.test_train import stop_before
+
+    stop_before(monkeypatch, 0)
+    net = ["--net", "tests.fewshot.helpers:Flat"]
+    monkeypatch.setitem(PRESETS, "plain", tiny().__class__(**{**vars(tiny()), "net": type(TINY.net)(size=16)}))
+    assert cli.invoke(app, ["train", "--preset", "plain", "--out", "own", *net]).exit_code == 130
+    refused = cli.invoke(app, ["train", "--resume", "own"])
+    assert refused.exit_code == 2
+    assert "name it again: --net tests.fewshot.helpers:Flat" in refused.output
+    assert cli.invoke(app, ["train", "--resume", "own", *net]).exit_code == 0
+
+
+def test_presets() -> None:
+    listed = cli.invoke(app, ["presets"], env={"COLUMNS": "200"})
+    assert all(name in listed.output for name in PRESETS)
+    shown = cli.invoke(app, ["presets", "omniglot-5w1s-multistep4"])
+    assert json.loads(shown.output)["method"]["window"] == 4
+    assert cli.invoke(app, ["presets", "nothing"]).exit_code == 2

@@ -1,0 +1,41 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from metastep.data.episodes import draw
+from metastep.fewshot.building import build, initial_meta
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.parts import build_optimizer
+from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.train import update
+from metastep.tasks import over_tasks
+from metastep.trees import tree_leaves
+
+PAPER = ("maml", "fomaml", "multistep2", "multistep4", "multistep8")
+
+
+def test_every_cell_of_the_paper_and_the_published_recipes_are_there() -> None:
+    cells = [f"omniglot-{s}-{m}" for s in ("5w1s", "5w5s", "20w1s", "20w5s") for m in (*PAPER, "reptile", "imaml")]
+    cells += [f"miniimagenet-{s}-{m}" for s in ("5w1s", "5w5s") for m in (*PAPER, "reptile")]
+    assert set(cells) == {name for name in PRESETS if not name.startswith("glyphs")}
+
+
+def shrunk(config: TrainConfig) -> TrainConfig:
+    """As small as it gets, with everything that the preset is about left in"""
+    data = replace(config.data, ways=min(config.data.ways, 3), shots=1, queries=1)
+    return replace(config, data=data, net=replace(config.net, filters=4), outer=replace(config.outer, tasks=1))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_meta_step(name: str) -> None:
+    assert PRESETS[name].data.ways == int(name.split("-")[1].split("w")[0])
+    assert PRESETS[name].test_episodes.shots == int(name.split("w")[1].split("s")[0])
+    config = shrunk(PRESETS[name])
+    net, _, estimator = build(config)
+    meta = initial_meta(config, net)
+    images = torch.randint(0, 256, (4, 2, config.net.channels, config.net.size, config.net.size), dtype=torch.uint8)
+    before = [p.detach().clone() for p in tree_leaves(meta)]
+    estimate = over_tasks(estimator)(meta, draw(images, config.train_episodes, 0, 0, 1))
+    update(build_optimizer(config.outer, meta), config.outer, 0, meta, estimate.grad)
+    assert any(not torch.equal(p, b) for p, b in zip(tree_leaves(meta), before, strict=True))
