@@ -14,6 +14,7 @@ from metastep.estimators import (
     implicit,
     unrolled,
 )
+from metastep.fewshot.learner import Learner
 from metastep.methods import (
     anil,
     es_maml,
@@ -55,6 +56,7 @@ __all__ = [
     "Estimate",
     "Estimator",
     "InnerLoop",
+    "Learner",
     "MetastepError",
     "NonFiniteError",
     "Problem",

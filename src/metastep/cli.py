@@ -7,6 +7,7 @@ import typer
 from metastep import __version__
 from metastep.data.commands import app as data
 from metastep.fewshot.commands import presets, train
+from metastep.fewshot.use_commands import classify, evaluate, report
 
 app = typer.Typer(
     name="metastep",
@@ -14,8 +15,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-app.command()(train)
-app.command()(presets)
+for command in (train, evaluate, classify, report, presets):
+    app.command()(command)
 app.add_typer(data, name="data")
 
 

@@ -10,7 +10,7 @@ from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.train import train
+from metastep.fewshot.train import resume, train
 from metastep.runs import Run, read_metrics
 from tests.fewshot.helpers import TINY, job, same_state, start, tiny
 
@@ -61,7 +61,7 @@ def test_when_a_rank_dies_the_other_ends_and_the_run_can_go_on(tmp_path: Path) -
     assert Run(tmp_path / "run").load()["trained"]["iterations"] in (4, 6)
     Learner.load(tmp_path / "run")
 
-    assert [status for status, _ in two_ranks(SAME_ORDER, tmp_path / "run")] == [0, 0]
+    resume(tmp_path / "run")  # by one process, for once
     train(SAME_ORDER, tmp_path / "one")
     assert same_state(tmp_path / "one", tmp_path / "run", tolerance=1e-6)
 

@@ -20,11 +20,11 @@ sampling.load = stripes
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 train(tiny(iterations=2), folder / "first")  # torch loads much of itself at the first step
 began = time.perf_counter()
-train(tiny(iterations=40), folder / "whole")
+train(tiny(iterations=30), folder / "whole")
 duration = time.perf_counter() - began
 
 def go_on(run):
-    resume(run) if run.joinpath("config.json").exists() else train(tiny(iterations=40), run)
+    resume(run) if run.joinpath("config.json").exists() else train(tiny(iterations=30), run)
 
 moments, killed = random.Random(0), 0
 for _ in range(kills):

@@ -46,7 +46,7 @@ def contact_sheet(data: ImageSet, episodes: Episodes, count: int = 4, seed: int 
     if size[0] * size[1] > MOST_PIXELS:
         raise DataError(f"a sheet of {size[0]}x{size[1]} pixels is too large. Lower episodes, ways, shots or queries.")
     page = Image.new("RGB", size, PAGE)
-    _write(page, (MARGIN, MARGIN), title, TEXT, size=18, bold=True)
+    write(page, (MARGIN, MARGIN), title, TEXT, size=18, bold=True)
     for number, panel in enumerate(panels(data, episodes, count, seed)):
         row, column = divmod(number, columns)
         corner = (MARGIN + column * (width + MARGIN), MARGIN + TITLE + row * (height + MARGIN))
@@ -81,7 +81,7 @@ def _bytes(x: Tensor, episodes: Episodes) -> Tensor:
 def _drawn(panel: Panel, title: str, size: tuple[int, int]) -> Image.Image:
     picture = Image.new("RGB", size, PAGE)
     ImageDraw.Draw(picture).rounded_rectangle((0, 0, size[0] - 1, size[1] - 1), 8, PANEL, FRAME)
-    _write(picture, (MARGIN, MARGIN), title, TEXT, bold=True)
+    write(picture, (MARGIN, MARGIN), title, TEXT, bold=True)
     for i, label in enumerate(panel.labels):
         _put_label(picture, HEADER + i * (TILE + GAP), *label)
     left = MARGIN + LABEL
@@ -92,70 +92,71 @@ def _drawn(panel: Panel, title: str, size: tuple[int, int]) -> Image.Image:
 
 
 def _put_tiles(picture: Image.Image, left: int, heading: str, colour: str, rows: Tensor) -> None:
-    _write(picture, (left, MARGIN), heading, colour, bold=True)
+    write(picture, (left, MARGIN), heading, colour, bold=True)
     right = left + rows.shape[1] * (TILE + GAP) - GAP - 1
     ImageDraw.Draw(picture).rectangle((left, HEADER - 9, right, HEADER - 8), colour)
     for i, row in enumerate(rows):
         for j, image in enumerate(row):
-            _put_tile(picture, (left + j * (TILE + GAP), HEADER + i * (TILE + GAP)), image)
+            put_tile(picture, (left + j * (TILE + GAP), HEADER + i * (TILE + GAP)), image)
 
 
-def _put_tile(picture: Image.Image, corner: tuple[int, int], image: Tensor) -> None:
-    tile = _tile(image)
-    left, top = (at + (TILE - side) // 2 for at, side in zip(corner, tile.size, strict=True))
-    ImageDraw.Draw(picture).rectangle((left - 1, top - 1, left + tile.width, top + tile.height), FRAME)
-    picture.paste(tile, (left, top))
+def put_tile(picture: Image.Image, corner: tuple[int, int], image: Tensor) -> None:
+    drawn = tile(image)
+    left, top = (at + (TILE - side) // 2 for at, side in zip(corner, drawn.size, strict=True))
+    ImageDraw.Draw(picture).rectangle((left - 1, top - 1, left + drawn.width, top + drawn.height), FRAME)
+    picture.paste(drawn, (left, top))
 
 
-def _tile(image: Tensor) -> Image.Image:
+def tile(image: Tensor) -> Image.Image:
     """Bytes (channels, height, width) as a picture that fits a tile: as large as whole multiples allow."""
-    if len(image) == 1:  # ink 255 on paper 0, shown dark on white
-        share = image[0, ..., None].double() / 255
-        image = (share * torch.tensor(INK) + (1 - share) * torch.tensor(PAPER)).round().byte().permute(2, 0, 1)
-    picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+    picture = shown(image)
     if (times := TILE // max(picture.size)) >= 1:
         return picture.resize((picture.width * times, picture.height * times), Resampling.NEAREST)
     picture.thumbnail((TILE, TILE), Resampling.LANCZOS)
     return picture
 
 
+def shown(image: Tensor) -> Image.Image:
+    """Bytes (channels, height, width) as a picture; one channel is ink 255 on paper 0, shown dark on white."""
+    if len(image) == 1:
+        share = image[0, ..., None].double() / 255
+        image = (share * torch.tensor(INK) + (1 - share) * torch.tensor(PAPER)).round().byte().permute(2, 0, 1)
+    return Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+
+
 def _put_label(picture: Image.Image, top: int, name: str, group: str) -> None:
-    lines = [(line, TEXT) for line in _wrapped(name, 3)] + [(line, FAINT) for line in _wrapped(group, 2) if line]
+    lines = [(line, TEXT) for line in wrapped(name, 3)] + [(line, FAINT) for line in wrapped(group, 2) if line]
     start = top + (TILE - LINE * len(lines)) // 2
     for i, (line, colour) in enumerate(lines):
-        _write(picture, (MARGIN, start + i * LINE), line, colour)
+        write(picture, (MARGIN, start + i * LINE), line, colour)
 
 
-def _wrapped(text: str, most: int) -> list[str]:
-    """The words in lines that fit beside the tiles; what does not fit is cut off."""
+def wrapped(text: str, most: int, width: int = LABEL - MARGIN, *, bold: bool = False) -> list[str]:
+    """The words in at most so many lines that fit into so many pixels; what does not fit is cut off."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
-        if _fits(longer) or not lines[-1] or len(lines) == most:
+        if font(bold=bold).getlength(longer) <= width or not lines[-1] or len(lines) == most:
             lines[-1] = longer
         else:
             lines.append(word)
-    return [_cut(line) for line in lines]
+    return [_cut(line, width, bold) for line in lines]
 
 
-def _cut(line: str) -> str:
-    if _fits(line):
+def _cut(line: str, width: int, bold: bool) -> str:
+    if font(bold=bold).getlength(line) <= width:
         return line
-    while line and not _fits(f"{line}…"):
+    while line and font(bold=bold).getlength(f"{line}…") > width:
         line = line[:-1]
     return f"{line}…"
 
 
-def _fits(line: str) -> bool:
-    return _font().getlength(line) <= LABEL - MARGIN
-
-
-def _write(
+def write(
     picture: Image.Image, at: tuple[int, int], text: str, colour: str, *, size: int = 13, bold: bool = False
 ) -> None:
-    ImageDraw.Draw(picture).text(at, text, colour, _font(size, bold), anchor="la")
+    ImageDraw.Draw(picture).text(at, text, colour, font(size, bold), anchor="la")
 
 
 @cache
-def _font(size: int = 13, bold: bool = False) -> ImageFont.FreeTypeFont:
+def font(size: int = 13, bold: bool = False) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(font_file("DejaVuSans-Bold" if bold else "DejaVuSans"), size)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,10 @@ from metastep.modules import apply, parameters_of
 from metastep.runs import CheckpointError, Run, checkpoints, from_plain, to_plain
 from metastep.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.windows import InnerLoop, Task, task_gradient
+
+if TYPE_CHECKING:
+    from metastep.fewshot.classify import Classified
+    from metastep.fewshot.preparing import Ink
 
 KIND = "learner"
 
@@ -145,6 +149,17 @@ class Learner:
     def logits(self, params: Tree, x: Tensor) -> Tensor:
         logits: Tensor = apply(self.net, params, x)
         return logits
+
+    def classify(
+        self, support: str | Path, query: str | Path, ink: "Ink" = "auto", together: bool = False
+    ) -> "Classified":
+        """Adapt to the classes in `support`, one sub-folder each, and predict the pictures in `query`.
+
+        See `metastep.fewshot.classify.classify`.
+        """
+        from metastep.fewshot.classify import classify  # only here: it is made of learners
+
+        return classify(self, support, query, ink, together)
 
     @cached_property
     def loop(self) -> InnerLoop:

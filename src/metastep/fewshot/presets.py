@@ -139,7 +139,7 @@ def _glyphs() -> Iterator[tuple[str, TrainConfig]]:
                 TrainConfig(
                     DataConfig("glyphs", "train", ways, shots, queries=5),
                     NetConfig("conv4", filters=32, head_init="zero"),
-                    replace(inner, lr=0.05 if inner.momentum else 0.2),
+                    replace(inner, lr=0.02 if inner.momentum else 0.07),
                     method,
                     OuterConfig(lr=1e-3, tasks=8, iterations=1_000),
                     validation=ValidationConfig(every=250, episodes=100),

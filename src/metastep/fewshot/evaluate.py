@@ -1,0 +1,156 @@
+"""How good a learner is: accuracy with its 95 % interval on new episodes, after every adaptation step."""
+
+import hashlib
+import time
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from metastep.data import ImageSet, load
+from metastep.data.episodes import Episodes
+from metastep.data.progress import Progress, silent
+from metastep.errors import MetastepError
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.scores import Evaluation, StepScore
+from metastep.fewshot.validation import mean
+from metastep.trees import tree_leaves
+from metastep.windows import Task
+
+EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
+CHUNKS = {"cpu": 4, "cuda": 100}  # episodes at a time
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate on; None is as the learner was trained to be judged."""
+
+    ways: int | None = None
+    shots: int | None = None
+    queries: int | None = None
+    steps: int | tuple[int, ...] | None = None
+    exact_steps: bool = False
+    """Every step evaluates its own gradient, also where training shared one among the steps of a window."""
+    dataset: str | None = None
+    split: str = "test"
+    episodes: int = 600
+    seed: int = EVALUATION_SEED
+
+    def __post_init__(self) -> None:
+        if self.episodes < 2:
+            raise MetastepError(f"episodes = {self.episodes}: an interval needs at least 2.")
+
+
+def evaluate(
+    learner: Learner,
+    request: Request = Request(),  # noqa: B008 - frozen
+    data: Path | None = None,
+    checkpoint: str = "",
+    progress: Progress = silent,
+) -> Evaluation:
+    """`data`: the directory that data sets are in; `checkpoint`: which one the learner is, for the record."""
+    weights = digest(learner)
+    learner = with_steps(learner.changed(ways=request.ways), request.steps, request.exact_steps)
+    episodes = requested_episodes(learner.config, request)
+    name = request.dataset or learner.config.data.name
+    images = load(name, data, request.split)
+    require_fitting(learner.config, images, name)
+    sampler = Sampler.of(images, episodes, request.seed, learner.device, tree_leaves(learner.meta)[0].dtype)
+
+    began = time.perf_counter()
+    right, finite = judge_steps(learner, sampler, request.episodes, progress)
+    percent = 100 * right
+    scores = [mean(column) for column in percent.T]
+    return Evaluation(
+        dataset=name,
+        split=request.split,
+        ways=episodes.ways,
+        shots=episodes.shots,
+        queries=episodes.queries,
+        rotations=episodes.rotations,
+        windows=learner.loop.lengths,
+        episodes=request.episodes,
+        seed=request.seed,
+        checkpoint=checkpoint,
+        weights=weights,
+        accuracy=scores[-1].mean,
+        interval=scores[-1].interval,
+        by_step=tuple(StepScore(step, *score) for step, score in zip(boundaries(learner), scores, strict=True)),
+        not_finite=int((~finite).sum()),
+        seconds=time.perf_counter() - began,
+        accuracies=tuple(round(value, 4) for value in percent[:, -1].tolist()),
+    )
+
+
+def with_steps(learner: Learner, steps: int | tuple[int, ...] | None, exact: bool = False) -> Learner:
+    """The learner with another inner loop; `exact`: every step evaluates its own gradient.
+
+    Steps that say the length of every window stand in place of the windows of training.
+    """
+    config = learner.config
+    steps = config.test_steps if steps is None else steps
+    if exact:
+        steps = steps if isinstance(steps, int) else sum(steps)
+    window = None if exact or not isinstance(steps, int) else config.method.window
+    config = replace(config, method=replace(config.method, window=window), test=replace(config.test, steps=steps))
+    return replace(learner, config=config)
+
+
+def requested_episodes(config: TrainConfig, request: Request) -> Episodes:
+    """Ways are the learner's; shots and queries as asked for"""
+    known = config.test_episodes
+    shots = known.shots if request.shots is None else request.shots
+    queries = known.queries if request.queries is None else request.queries
+    return replace(known, shots=shots, queries=queries)
+
+
+def require_fitting(config: TrainConfig, images: ImageSet, name: str) -> None:
+    channels, height, width = images.images.shape[2:]
+    size = config.net.size
+    if (channels, height, width) != (config.net.channels, size, size):
+        raise MetastepError(
+            f"pictures of {name!r} are {channels}×{height}×{width}, and this learner takes "
+            f"{config.net.channels}×{size}×{size}. Evaluate it on data like that it was trained on."
+        )
+
+
+def boundaries(learner: Learner) -> list[int]:
+    """Steps after which a gradient is evaluated anew, from 0 to the last"""
+    return list(accumulate(learner.loop.lengths, initial=0))
+
+
+@torch.no_grad()
+def judge_steps(
+    learner: Learner, sampler: Sampler, episodes: int, progress: Progress = silent
+) -> tuple[Tensor, Tensor]:
+    """(accuracy (episodes, boundaries), whether all predictions are finite (episodes)) of batch 0 of the sampler"""
+    kept = set(boundaries(learner))
+
+    def one(task: Task) -> tuple[Tensor, Tensor]:
+        x, y = task.query
+        params = (p for step, p in enumerate(learner.trajectory(task.support)) if step in kept)
+        logits = torch.stack([learner.logits(p, x) for p in params])
+        finite = logits.isfinite().all(-1)
+        return ((logits.argmax(-1) == y) & finite).double().mean(-1), finite.all()
+
+    many = vmap(one, randomness="different")
+    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
+    parts = []
+    with torch.random.fork_rng(devices=[learner.device] if learner.device.type == "cuda" else []):
+        torch.manual_seed(sampler.seed)  # for nets with dropout
+        for first in range(0, episodes, size):
+            parts.append(many(sampler(0, min(size, episodes - first), first)))
+            progress(min(first + size, episodes), episodes)
+    return torch.cat([part[0] for part in parts]).cpu(), torch.cat([part[1] for part in parts]).cpu()
+
+
+def digest(learner: Learner) -> str:
+    total = hashlib.sha256()
+    for leaf in tree_leaves(learner.meta):
+        total.update(leaf.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]

@@ -1,0 +1,205 @@
+"""`metastep evaluate`, `classify` and `report`: what a learner is worth, and what it is for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from metastep.data.commands import Data, progress_bar, refusals
+from metastep.data.errors import printable
+from metastep.errors import MetastepError
+from metastep.fewshot import classify as classifying
+from metastep.fewshot import evaluate as evaluating
+from metastep.fewshot import scores
+from metastep.fewshot.classify import Classified
+from metastep.fewshot.evaluate import EVALUATION_SEED, Request, with_steps
+from metastep.fewshot.gallery import RIGHT, WRONG, gallery, save_picture
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.preparing import Ink
+from metastep.fewshot.scores import Evaluation
+from metastep.fewshot.shipped import find_learner
+
+Checkpoint = Literal["best", "last", "untrained"]
+Device = Literal["auto", "cpu", "cuda"]
+
+LearnerName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The folder of a run, a learner's file, or a learner that comes with metastep."),
+]
+CheckpointChoice = Annotated[
+    Checkpoint, typer.Option(help="Of a run: its best in validation, its last, or its net before any training.")
+]
+Net = Annotated[str | None, typer.Option(help="A net of your own, named again: it is not imported otherwise.")]
+DeviceChoice = Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")]
+
+
+def evaluate(
+    run: LearnerName,
+    episodes: Annotated[int, typer.Option(min=2, help="How many.")] = 600,
+    ways: Annotated[int | None, typer.Option(min=2, help="Classes in an episode.", show_default="as trained")] = None,
+    shots: Annotated[int | None, typer.Option(min=1, help="Pictures to adapt to.", show_default="as trained")] = None,
+    queries: Annotated[int | None, typer.Option(min=1, help="Pictures to name.", show_default="as trained")] = None,
+    steps: Annotated[
+        str | None, typer.Option(help="Inner steps, or windows such as 4,2,1,1.", show_default="as trained")
+    ] = None,
+    exact_steps: Annotated[
+        bool, typer.Option("--exact-steps", help="A gradient for every step, where training shared one in a window.")
+    ] = False,
+    dataset: Annotated[str | None, typer.Option(help="Another data set.", show_default="as trained")] = None,
+    split: Annotated[str, typer.Option(help="train, val, trainval, test or all.")] = "test",
+    seed: Annotated[int, typer.Option(min=0, help="Of the episodes; one seed, one set for all.")] = EVALUATION_SEED,
+    checkpoint: CheckpointChoice = "best",
+    net: Net = None,
+    device: DeviceChoice = "auto",
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
+    with refusals():
+        request = Request(ways, shots, queries, parsed_steps(steps), exact_steps, dataset, split, episodes, seed)
+        path = find_learner(run)
+        learner = open_learner(path, checkpoint, net, device)
+        with progress_bar("evaluating") as progress:
+            result = evaluating.evaluate(learner, request, data, checkpoint, progress)
+        typer.echo(scores.to_json(result)) if as_json else print_evaluation(result)
+        if path.is_dir():  # last: a folder that cannot be written takes nothing away from what was found
+            saved = scores.save(path, result)
+            if not as_json:
+                Console().print(Text(f"saved as {printable(saved)}", "dim"), soft_wrap=True)
+
+
+def classify(
+    run: LearnerName,
+    support: Annotated[Path, typer.Option(help="A folder with one sub-folder of pictures for each class.")],
+    query: Annotated[Path, typer.Option(help="The pictures to name: a folder, sub-folders in it, or one file.")],
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the queries with their predictions into this file.")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, nothing else.")] = False,
+    as_json: AsJson = False,
+    steps: Annotated[
+        str | None, typer.Option(help="Inner steps, or windows such as 4,2,1,1.", show_default="as trained")
+    ] = None,
+    ink: Annotated[Ink, typer.Option(help="Drawings: is the ink darker or lighter than the paper?")] = "auto",
+    together: Annotated[
+        bool, typer.Option("--together", help="Let queries help each other; good if all classes are among them alike.")
+    ] = False,
+    checkpoint: CheckpointChoice = "best",
+    net: Net = None,
+    device: DeviceChoice = "auto",
+) -> None:
+    """Adapt to classes of your own, a few pictures of each, and name other pictures."""
+    with refusals():
+        if as_csv and as_json:
+            raise MetastepError("--csv and --json: only one of them can be printed. Leave one out.")
+        learner = with_steps(open_learner(find_learner(run), checkpoint, net, device), parsed_steps(steps))
+        with progress_bar("reading pictures") as progress:
+            result = classifying.classify(learner, support, query, ink, together, progress)
+        if as_csv or as_json:
+            typer.echo((result.to_csv() if as_csv else result.to_json()).rstrip("\n"))
+        else:
+            print_classified(result, ink)
+        if picture is not None:
+            save_picture(gallery(result), picture)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, to be compared if several.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    episodes: Annotated[int, typer.Option(min=0, help="Episodes to show for each run.")] = 2,
+    net: Net = None,
+    data: Data = None,
+) -> None:
+    """Write one HTML page, which needs nothing else, about one run or several side by side."""
+    from metastep.report import write_report  # only here: matplotlib takes a second to import
+
+    with refusals():
+        with progress_bar("writing the report") as progress:
+            write_report(runs, out, episodes, net, data, progress)
+        typer.echo(f"{printable(out)}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
+
+
+def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: Device) -> Learner:
+    learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
+    if checkpoint == "untrained":
+        learner = Learner.fresh(learner.config)
+    return learner.to(usable(device))
+
+
+def usable(device: Device) -> str:
+    there = torch.cuda.is_available()
+    if device == "cuda" and not there:
+        raise MetastepError("--device cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
+    return "cuda" if there and device != "cpu" else "cpu"
+
+
+def parsed_steps(text: str | None) -> int | tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise MetastepError(f"--steps {text}: give a number such as 8, or windows such as 4,2,1,1.") from None
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def print_evaluation(result: Evaluation) -> None:
+    console = Console()
+    headline = Text(f"{result.accuracy:.2f} ± {result.interval:.2f} %", "bold green")
+    setting = f"{result.ways}-way {result.shots}-shot, {result.queries} queries of each class"
+    headline.append(
+        f"  {setting}; {result.episodes} episodes of {printable(result.dataset)}, {result.split}", "default"
+    )
+    console.print(headline, soft_wrap=True)
+    if result.not_finite:
+        lost = f"{result.not_finite} episodes left the finite numbers: what they did not predict counts as wrong."
+        console.print(Text(lost, "yellow"), soft_wrap=True)
+    console.print(step_table(result))
+
+
+def step_table(result: Evaluation) -> Table:
+    table = Table(header_style="bold", border_style="dim")
+    for heading in ("steps", "accuracy", "95 %"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for score in result.by_step:
+        bar = Text("█" * round(score.accuracy * 0.3), "green")
+        table.add_row(str(score.step), f"{score.accuracy:.2f} %", f"± {score.interval:.2f}", bar)
+    return table
+
+
+def print_classified(result: Classified, ink: Ink) -> None:
+    console = Console()
+    table = Table(header_style="bold", border_style="dim")
+    for heading in ("picture", "prediction"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("probability", justify="right")
+    if result.judged:
+        table.add_column("class", overflow="fold")
+    for prediction in result.predictions:
+        known = "" if prediction.truth is None else RIGHT if prediction.truth == prediction.name else WRONG
+        cells = [Text(printable(prediction.path)), Text(printable(prediction.name), f"bold {known}")]
+        truth = [Text(printable(prediction.truth or ""))] if result.judged else []
+        table.add_row(*cells, f"{100 * prediction.probability:.1f} %", *truth)
+    console.print(table)
+    for line in remarks(result, ink):
+        console.print(Text(line), soft_wrap=True)
+
+
+def remarks(result: Classified, ink: Ink) -> Iterator[str]:
+    """What is said below the table"""
+    if result.accuracy is not None:
+        right = sum(prediction.name == prediction.truth for prediction in result.judged)
+        yield f"{right} of {len(result.judged)} right: {result.accuracy:.1f} %"
+    number = len(result.support) + len(result.query)
+    if result.drawings and ink == "auto" and result.inverted:
+        yield (
+            f"{result.inverted} of {number} pictures were inverted: next to their border the ink is dark, and this "
+            "learner knows bright ink on black. Say --ink light if that is wrong."
+        )

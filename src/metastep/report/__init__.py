@@ -1,0 +1,5 @@
+"""One HTML page about one run or several: it needs no other file, no script and no network."""
+
+from metastep.report.page import render, write_report
+
+__all__ = ["render", "write_report"]

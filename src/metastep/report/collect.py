@@ -1,0 +1,112 @@
+"""What a report is made of: what a run's folder holds, and what its learner shows when it is asked."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from metastep.data.errors import printable
+from metastep.errors import MetastepError
+from metastep.fewshot.config import METHOD_OPTIONS, TrainConfig
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.scores import Evaluation, read_evaluations
+from metastep.report.probes import Probed, probe
+from metastep.runs import Run, read_metrics, to_plain
+
+COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
+
+UNSET = "—"
+
+Point = tuple[float, ...]  # x, y, and where there is one, half the width of the interval
+
+
+@dataclass(frozen=True)
+class RunReport:
+    name: str
+    colour: str
+    config: TrainConfig
+    rows: list[dict[str, Any]]
+    evaluations: list[Evaluation]
+    probed: Probed | None
+    note: str
+    """Why nothing could be asked of the learner"""
+
+    def curve(self, kind: str, *keys: str) -> list[Point]:
+        """Finite points of the rows of one kind, as the keys say"""
+        points = [tuple(float(row[key]) for key in keys) for row in self._rows(kind) if all(key in row for key in keys)]
+        return [point for point in points if all(map(math.isfinite, point))]
+
+    def _rows(self, kind: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row.get("kind") == kind]
+
+    @property
+    def iterations(self) -> int:
+        return max((int(row["step"]) for row in self.rows), default=0)
+
+    @property
+    def seconds_per_iteration(self) -> float | None:
+        points = self.curve("train", "step", "seconds")
+        return points[-1][1] / points[-1][0] if points and points[-1][0] else None
+
+    @property
+    def best_validation(self) -> Point | None:
+        """(step, accuracy, interval) in percent"""
+        points = self.curve("validation", "step", "validation_accuracy", "validation_interval")
+        best = max(points, key=lambda point: point[1], default=None)
+        return best and (best[0], 100 * best[1], 100 * best[2])
+
+    @property
+    def headline(self) -> Evaluation | None:
+        """The evaluation that speaks for the run: of trained weights, on test classes, the setting of training"""
+
+        def far(e: Evaluation) -> tuple[bool, ...]:
+            ours = self.config.test_episodes
+            setting = (e.ways, e.shots) != (ours.ways, ours.shots)
+            return e.checkpoint == "untrained", e.split != "test", setting, e.dataset != self.config.data.name
+
+        return min(self.evaluations, key=far, default=None)
+
+    @property
+    def method(self) -> str:
+        """With its options, as they are called in the configuration"""
+        options = {name: getattr(self.config.method, name) for name in sorted(METHOD_OPTIONS[self.config.method.name])}
+        given = [f"{name} {value}" for name, value in options.items() if value is not None]
+        return " ".join([self.config.method.name, f"({', '.join(given)})" if given else ""]).strip()
+
+    @property
+    def task(self) -> str:
+        data = self.config.data
+        return f"{printable(data.name)} {data.ways}-way {data.shots}-shot"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return dict(flat(to_plain(self.config)))
+
+
+def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None, data: Path | None) -> RunReport:
+    run = Run.open(folder)
+    config = run.config(TrainConfig)
+    rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
+    evaluations = read_evaluations(folder)
+    try:
+        probed, note = probe(Learner.load(folder, net=net), episodes, data), ""
+    except MetastepError as error:  # no checkpoint yet, a net that is not to be imported, data that is not here
+        probed, note = None, printable(str(error))
+    return RunReport(name, colour, config, rows, evaluations, probed, note)
+
+
+def named(folders: Sequence[Path]) -> list[tuple[Path, str, str]]:
+    """(folder, name, colour): the last part of the path where that tells all apart, else all of it"""
+    short = [printable(folder.resolve().name) for folder in folders]
+    names = short if len(set(short)) == len(short) else [printable(folder) for folder in folders]
+    return list(zip(folders, names, cycle(COLOURS)))
+
+
+def flat(plain: Any, at: str = "") -> list[tuple[str, str]]:
+    """A configuration as lines: 'inner.lr', '0.4'"""
+    if isinstance(plain, dict):
+        return [line for key, value in plain.items() for line in flat(value, f"{at}.{key}".lstrip("."))]
+    text = UNSET if plain is None else ", ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
+    return [(at, printable(text))]

@@ -1,0 +1,125 @@
+"""From runs to the page."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from torch import Tensor
+
+from metastep import __version__
+from metastep.data.contact import shown
+from metastep.data.errors import printable
+from metastep.data.progress import Progress, silent
+from metastep.errors import MetastepError
+from metastep.fewshot.scores import Evaluation, paired_difference
+from metastep.fewshot.validation import Mean
+from metastep.report import figures
+from metastep.report.collect import UNSET, RunReport, collect, named
+from metastep.runs.files import replace_file
+
+FIGURES = (
+    ("Training loss", "Mean over the tasks of an iteration, after adaptation.", figures.loss_figure),
+    ("Training accuracy", "On the queries of training tasks.", figures.accuracy_figure),
+    (
+        "Validation accuracy",
+        "On classes that are not trained on; the band is the 95 % interval.",
+        figures.validation_figure,
+    ),
+    ("Validation accuracy over time", "The same against the time that training took.", figures.time_figure),
+    (
+        "Accuracy by adaptation step",
+        "In the evaluation of each run; the band is the 95 % interval.",
+        figures.step_figure,
+    ),
+    (
+        "Change of the inner gradient",
+        "‖∇L(φₜ₊₁) − ∇L(φₜ)‖ / ‖∇L(φₜ₊₁)‖, median and quartiles over tasks. Small: a gradient can be shared.",
+        figures.difference_figure,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An evaluation in the table"""
+
+    run: RunReport
+    evaluation: Evaluation
+    against_first: Mean | None
+    earlier: bool
+    """Whether the weights have changed since"""
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    episodes: int = 2,
+    net: str | None = None,
+    data: Path | None = None,
+    progress: Progress = silent,
+) -> None:
+    """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation."""
+    if not folders:
+        raise MetastepError("a report needs at least one run. Give the folder of a run.")
+    runs = []
+    for folder, name, colour in named(folders):
+        runs.append(collect(folder, name, colour, episodes, net, data))
+        progress(len(runs), len(folders))
+    replace_file(out, render(runs).encode(errors="backslashreplace"))
+
+
+def render(runs: Sequence[RunReport]) -> str:
+    environment = Environment(
+        loader=PackageLoader("metastep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"picture": picture, "number": number, "printable": printable}
+    drawn = [(title, note, draw(runs)) for title, note, draw in FIGURES]
+    return environment.get_template("report.html").render(
+        runs=runs,
+        version=__version__,
+        figures=[figure for figure in drawn if figure[2] is not None],
+        rows=[row for run in runs for row in rows_of(run, runs[0])],
+        differences=[run.headline and paired(run.headline, runs[0]) for run in runs],
+        settings=settings(runs),
+    )
+
+
+def rows_of(run: RunReport, first: RunReport) -> list[Row]:
+    now = run.probed and run.probed.weights
+    return [
+        Row(
+            run,
+            e,
+            paired(e, first) if e != first.headline else None,
+            bool(now) and e.checkpoint == "best" and e.weights != now,
+        )
+        for e in sorted(run.evaluations, key=lambda e: (e.split, e.ways, e.shots, e.checkpoint, e.steps))
+    ]
+
+
+def paired(evaluation: Evaluation, first: RunReport) -> Mean | None:
+    """Against what speaks for the first run, on the same episodes"""
+    return paired_difference(evaluation, first.headline) if first.headline else None
+
+
+def settings(runs: Sequence[RunReport]) -> list[tuple[str, list[str], bool]]:
+    """(name, its value in every run, whether they differ), of all that is set anywhere"""
+    columns = [run.settings for run in runs]
+    table = [(name, [column[name] for column in columns]) for name in columns[0]]
+    return [(name, values, len(set(values)) > 1) for name, values in table if set(values) != {UNSET}]
+
+
+def picture(image: Tensor) -> str:
+    """Bytes (channels, height, width) as the address of a picture that is in the address itself"""
+    drawn, file = shown(image), io.BytesIO()
+    kind = "png" if len(image) == 1 else "jpeg"
+    drawn.save(file, kind, quality=88)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "—" if value is None else f"{value:,.{digits}f}".replace("-", "−")

@@ -1,0 +1,112 @@
+"""What is asked of a learner for a report: what its method costs, how its inner gradients change, what it predicts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from metastep.counting import counting
+from metastep.data import ImageSet, load
+from metastep.data.contact import panels
+from metastep.data.episodes import Episodes
+from metastep.diagnostics import gradient_difference
+from metastep.fewshot.building import build
+from metastep.fewshot.evaluate import EVALUATION_SEED, digest
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.sampling import Sampler
+from metastep.problems import accuracy
+from metastep.trees import map_tree, tree_leaves
+
+SPLIT = "test"
+TASKS = 16  # whose inner gradients are followed
+MOST = 6  # pictures of a class that are shown, to adapt to and to be named
+
+
+@dataclass(frozen=True)
+class Named:
+    """A query with what was said about it"""
+
+    picture: Tensor  # uint8 (channels, size, size)
+    said: str
+    right: bool
+    probability: float
+
+
+@dataclass(frozen=True)
+class ShownClass:
+    name: str
+    support: list[Tensor]
+    queries: list[Named]
+
+
+@dataclass(frozen=True)
+class ShownEpisode:
+    accuracy: float
+    classes: list[ShownClass]
+
+
+@dataclass(frozen=True)
+class Probed:
+    gradients: int
+    products: int
+    parameters: int
+    differences: Tensor
+    """(tasks, steps), see `metastep.gradient_difference`"""
+    episodes: list[ShownEpisode]
+    weights: str
+    """A digest, as evaluations have it"""
+
+
+def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
+    images = load(learner.config.data.name, data, SPLIT)
+    gradients, products, differences = follow(learner, images)
+    return Probed(
+        gradients,
+        products,
+        parameters=sum(leaf.numel() for leaf in tree_leaves(learner.meta)),
+        differences=differences,
+        episodes=show_episodes(learner, images, episodes) if episodes else [],
+        weights=digest(learner),
+    )
+
+
+def sampler_of(learner: Learner, images: ImageSet, episodes: Episodes) -> Sampler:
+    return Sampler.of(images, episodes, EVALUATION_SEED, learner.device, tree_leaves(learner.meta)[0].dtype)
+
+
+def follow(learner: Learner, images: ImageSet) -> tuple[int, int, Tensor]:
+    """Gradients and second-order products of one task in training, and how gradients change along its inner loop"""
+    estimator = build(learner.config, learner.net).estimator
+    sampler = sampler_of(learner, images, learner.config.train_episodes)
+    with counting() as counts:
+        estimator(learner.meta, map_tree(lambda x: x[0], sampler(0, 1)))
+    loop = estimator.loop
+    along = gradient_difference(loop.problem, loop.dynamics, sum(loop.lengths))
+    parts = [along(learner.meta, sampler(0, 4, first)) for first in range(0, TASKS, 4)]
+    return counts.gradients, counts.products, torch.cat(parts).double().cpu()
+
+
+@torch.no_grad()
+def show_episodes(learner: Learner, images: ImageSet, number: int) -> list[ShownEpisode]:
+    """The first ones that the learner is evaluated on"""
+    episodes = learner.config.test_episodes
+    sampler, shown = sampler_of(learner, images, episodes), []
+    for first, panel in enumerate(panels(images, episodes, number, EVALUATION_SEED)):
+        support, (x, y) = map_tree(lambda leaf: leaf[0], sampler(0, 1, first))
+        shares = learner.predict(learner.adapt(*support), x)
+        names = [name for name, _ in panel.labels]
+        of_class = shares.view(episodes.ways, episodes.queries, episodes.ways)
+        classes = [
+            ShownClass(
+                name, list(near[:MOST]), [_named(*pair, names, i) for pair in zip(far, rows, strict=True)][:MOST]
+            )
+            for i, (name, near, far, rows) in enumerate(zip(names, panel.support, panel.query, of_class, strict=True))
+        ]
+        shown.append(ShownEpisode(100 * float(accuracy(shares, y)), classes))
+    return shown
+
+
+def _named(picture: Tensor, shares: Tensor, names: list[str], truth: int) -> Named:
+    best = int(shares.argmax())
+    return Named(picture, names[best], best == truth, float(shares[best]))

@@ -1,0 +1,210 @@
+"""The page: whole, alone, and with every name that comes from a file escaped."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+from metastep.data import DataError, ImageSet
+from metastep.fewshot import evaluate as evaluating
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.evaluate import Request, evaluate
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.scores import save
+from metastep.report import probes, write_report
+from metastep.report.collect import named
+from metastep.report.figures import MOST_POINTS, thinned
+from metastep.report.page import number
+from metastep.runs import Run, RunError
+from tests.fewshot.helpers import TINY, stripes
+from tests.fewshot.use_helpers import fresh, write_run
+
+EVIL = "<img src=x onerror=alert(1)>\"'&"
+VOID = {"meta", "img", "br", "input", "link", "hr"}
+LINKS = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
+
+
+def evil_stripes(name: str = "stripes", root: Path | None = None, split: str = "train") -> ImageSet:
+    images = stripes(name, root, split)
+    return images._replace(names=tuple(f"{EVIL} {i}" for i in range(len(images.names))))
+
+
+@pytest.fixture(autouse=True)
+def _data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluating, "load", evil_stripes)
+    monkeypatch.setattr(probes, "load", evil_stripes)
+
+
+class Page(HTMLParser):
+    """What a browser would see; open tags are kept track of, so that a missing end is found."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text, self.tags, self.links, self.attributes = "", [], [], []  # type: ignore[var-annotated]
+        self._open: list[str] = []
+        self.source = path.read_text()
+        self.feed(self.source)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        self.links += [value for name, value in attrs if name in LINKS]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(tmp_path: Path, *folders: Path, **options: int) -> Page:
+    write_report(folders, tmp_path / "report.html", **options)
+    return Page(tmp_path / "report.html")
+
+
+def evaluated(folder: Path, config: TrainConfig = TINY) -> Path:
+    write_run(folder, config)
+    save(folder, evaluate(Learner.load(folder), Request(episodes=5), checkpoint="best"))
+    return folder
+
+
+def check_self_contained(page: Page) -> None:
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(page.tags)
+    assert all(link.startswith(("data:image/", "#")) for link in page.links)
+    assert "http:" not in page.source
+    assert "https:" not in page.source
+    assert "@import" not in page.source
+    assert page.source.count("url(") == page.source.count("url(#")
+    assert not any(name.startswith("on") for _, name, _ in page.attributes)
+
+
+def test_one_run_has_all_its_parts(tmp_path: Path) -> None:
+    page = page_of(tmp_path, evaluated(tmp_path / "mine"))
+    check_self_contained(page)
+    for heading in (
+        "Training loss",
+        "Validation accuracy",
+        "Accuracy by adaptation step",
+        "Change of the inner gradient",
+    ):
+        assert heading in page.text
+    assert page.tags.count("svg") == 6
+    assert page.text.count("Episode ") == 2
+    assert page.tags.count("img") == 2 * 3 * (1 + 2)  # episodes, ways, shots and queries
+    for setting in ("multi_step (window 2)", "inner.momentum", "0.9", "75.0 %", "second-order products"):
+        assert setting in page.text
+
+
+def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+    other = replace(TINY, inner=replace(TINY.inner, lr=0.05))
+    folders = [evaluated(tmp_path / "one"), evaluated(tmp_path / "two", other), write_run(tmp_path / "three")]
+    page = page_of(tmp_path, *folders)
+    check_self_contained(page)
+    assert "3 runs side by side" in page.text
+    assert "1 differ" in page.text
+    assert page.source.count('class="differs"') == 1
+    assert page.tags.count("svg") == 6
+    assert page.text.count("Episode ") == 6
+
+
+def test_names_from_files_are_escaped(tmp_path: Path) -> None:
+    config = replace(TINY, data=replace(TINY.data, name=f"folder:{EVIL}"))
+    page = page_of(tmp_path, evaluated(tmp_path / EVIL, config), write_run(tmp_path / "plain"))
+    check_self_contained(page)
+    assert EVIL not in page.source
+    assert page.text.count(EVIL) > 6  # title, tables, legend, names of classes, configuration
+    assert f"folder:{EVIL}" in page.text
+
+
+def test_figures_are_sound_inline(tmp_path: Path) -> None:
+    page = page_of(tmp_path, evaluated(tmp_path / "mine"))
+    ids = [value for tag, name, value in page.attributes if name == "id" and tag in ("section", "svg", "g")]
+    assert len(ids) == len(set(ids))
+    assert "currentColor" in page.source
+    assert "#010203" not in page.source
+    assert all(link[1:] in page.source.replace(link, "") for link in page.links if link.startswith("#"))
+
+
+def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "mine")
+    assert page_of(tmp_path, folder).source == page_of(tmp_path, folder).source
+
+
+def test_an_evaluation_of_earlier_weights_is_marked(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "mine")
+    assert "(earlier)" not in page_of(tmp_path, folder).text
+    learner = fresh()
+    with torch.no_grad():
+        learner.net.head.bias.add_(1)  # type: ignore[union-attr]
+    Run(folder).save(learner.tree(), best=True)
+    assert "(earlier)" in page_of(tmp_path, folder).text
+
+
+def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = evaluated(tmp_path / "mine")
+
+    def absent(*arguments: object) -> ImageSet:
+        raise DataError(f"{EVIL} is not here.")
+
+    monkeypatch.setattr(probes, "load", absent)
+    page = page_of(tmp_path, folder)
+    check_self_contained(page)
+    assert f"Not shown: {EVIL} is not here." in page.text
+    assert page.tags.count("svg") == 5
+
+
+def test_a_net_of_the_users_own_is_not_imported(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine", replace(TINY, net=replace(TINY.net, name="os:system")), fresh())
+    assert "name it again: --net os:system" in page_of(tmp_path, folder).text
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    Run.create(tmp_path / "new", TINY)
+    page = page_of(tmp_path, tmp_path / "new")
+    check_self_contained(page)
+    for text in ("There are no metrics yet", "Nothing was evaluated yet", "has no checkpoint yet"):
+        assert text in page.text
+
+
+def test_metrics_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "kind": "train", "loss": null, "accuracy": 0.5, "seconds": 5}\n{"step": 10}\n')
+    assert page_of(tmp_path, folder, episodes=0).tags.count("svg") == 5
+
+
+def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine")
+    (folder / "metrics.jsonl").write_text("no json\n")
+    with pytest.raises(RunError, match="line 1 is no row of metrics"):
+        page_of(tmp_path, folder)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    names = [name for _, name, _ in named([tmp_path / "a" / "run", tmp_path / "b" / "run"])]
+    assert names == [f"{tmp_path}/a/run", f"{tmp_path}/b/run"]
+    assert [name for _, name, _ in named([tmp_path / "a" / "run"])] == ["run"]
+
+
+def test_long_curves_are_thinned() -> None:
+    points = [(float(i), 2.0 * i) for i in range(6_001)]
+    few = thinned(points)
+    assert len(few) == MOST_POINTS
+    assert all(y == pytest.approx(2 * x) for x, y in few)
+    assert thinned(points[:9]) == points[:9]
+
+
+def test_numbers_are_readable() -> None:
+    assert [number(None), number(1234.5), number(-0.5, 1), number(60_000, 0)] == ["—", "1,234.50", "−0.5", "60,000"]
