@@ -72,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--iterations", type=int, default=200, help="of meta-training before the second look")
     options = parser.parse_args()
+    torch.set_num_threads(1)  # two on two shared cores are erratic
     images = load("glyphs", None, "train").images
     tasks = draw(images, EPISODES, EVALUATION_SEED, 0, TASKS)
     rows: list[dict[str, Any]] = []

@@ -21,6 +21,7 @@ def write(what: str, command: str, rows: list[dict[str, Any]]) -> Path:
         "commit": commit(),
         "device": torch.cuda.get_device_name() if on_gpu else processor(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "threads": torch.get_num_threads(),
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,7 @@ def peak_resident_mib() -> float:
 
 
 def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
+    torch.set_num_threads(1)  # two on two shared cores are erratic
     torch.manual_seed(0)
     net = Conv4(WAYS).to(DEVICE)
     problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
