@@ -7,7 +7,7 @@ READY  := $(VENV)/ready
 .PHONY: demo test lint bench tables clean
 
 demo: $(READY)
-	$(RUN) examples/sinusoid.py
+	$(RUN) -m metastep demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2

@@ -14,23 +14,26 @@ FOLDER = ROOT / "results" / "bench"
 
 
 def write(what: str, command: str, rows: list[dict[str, Any]]) -> Path:
-    on_gpu = torch.cuda.is_available()
-    path = FOLDER / f"{'gpu' if on_gpu else 'cpu'}-{what}.json"
-    content = {
-        "command": command,
-        "commit": commit(),
-        "device": torch.cuda.get_device_name() if on_gpu else processor(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "threads": torch.get_num_threads(),
-        "rows": rows,
-    }
+    path = FOLDER / f"{'gpu' if torch.cuda.is_available() else 'cpu'}-{what}.json"
+    content = provenance(command) | {"rows": rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
 
 
+def provenance(command: str) -> dict[str, Any]:
+    """What someone needs to make the numbers again"""
+    return {
+        "command": command,
+        "commit": commit(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "threads": torch.get_num_threads(),
+    }
+
+
 def read(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    content: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text())
     return content
 
 

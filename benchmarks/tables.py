@@ -1,4 +1,4 @@
-"""Write the tables in docs that are made from results/bench; `--check` only says whether they are in step."""
+"""Write the tables in docs that are made from results; `--check` only says whether they are in step."""
 
 import argparse
 import re
@@ -8,7 +8,10 @@ from typing import Any
 
 from benchmarks import results
 
-DOCS = results.ROOT / "docs" / "measurements.md"
+PAGES = (
+    results.ROOT / "docs" / "measurements.md",
+    results.ROOT / "src" / "metastep" / "learners" / "omniglot-5w1s.md",
+)
 
 
 def sweep_memory(name: str) -> Iterator[str]:
@@ -62,10 +65,22 @@ def provenance(content: dict[str, Any]) -> str:
     return f"`{content['command']}` at commit {content['commit'][:10]}, {content['device']}, {versions}\n"
 
 
+def learner(name: str) -> Iterator[str]:
+    content = results.read(name)
+    found = content["evaluation"]
+    yield provenance(content)
+    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes, {found['ways']}-way {found['shots']}-shot:\n"
+    yield "| inner steps | accuracy, % | 95 % interval |"
+    yield "|---|---:|---:|"
+    for row in found["by_step"]:
+        yield f"| {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
+
+
 TABLES: dict[str, Callable[[str], Iterator[str]]] = {
-    "cpu-sweep-memory": sweep_memory,
-    "gpu-sweep-memory": sweep_memory,
-    "cpu-compare-conv4": compare_conv4,
+    "bench/cpu-sweep-memory": sweep_memory,
+    "bench/gpu-sweep-memory": sweep_memory,
+    "bench/cpu-compare-conv4": compare_conv4,
+    "learners/omniglot-5w1s": learner,
 }
 
 
@@ -75,18 +90,19 @@ def filled(text: str) -> str:
     def table(found: re.Match[str]) -> str:
         return "\n".join([found[1], *TABLES[found[2]](found[2]), "<!-- end -->"])
 
-    return re.sub(r"(<!-- table: ([\w-]+) -->).*?<!-- end -->", table, text, flags=re.S)
+    return re.sub(r"(<!-- table: ([\w/-]+) -->).*?<!-- end -->", table, text, flags=re.S)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    before = DOCS.read_text()
-    after = filled(before)
-    if parser.parse_args().check:
-        sys.exit(0 if before == after else f"{DOCS} is not in step with results/bench: run python -m benchmarks.tables")
-    DOCS.write_text(after)
-    print(DOCS)
+    check = parser.parse_args().check
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before)
+        if check and before != after:
+            sys.exit(f"{page} is not in step with results: run python -m benchmarks.tables")
+        page.write_text(after)
 
 
 if __name__ == "__main__":

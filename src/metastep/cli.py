@@ -6,6 +6,7 @@ import typer
 
 from metastep import __version__
 from metastep.data.commands import app as data
+from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
 from metastep.fewshot.use_commands import classify, evaluate, report
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (train, evaluate, classify, report, presets):
+for command in (demo, train, evaluate, classify, report, presets):
     app.command()(command)
 app.add_typer(data, name="data")
 
