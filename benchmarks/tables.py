@@ -69,7 +69,8 @@ def learner(name: str) -> Iterator[str]:
     content = results.read(name)
     found = content["evaluation"]
     yield provenance(content)
-    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes, {found['ways']}-way {found['shots']}-shot:\n"
+    task = f"{found['ways']}-way {found['shots']}-shot"
+    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes, {task}:\n"
     yield "| inner steps | accuracy, % | 95 % interval |"
     yield "|---|---:|---:|"
     for row in found["by_step"]:
