@@ -148,7 +148,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     Learner.fresh(OWN).save(tmp_path / "own.safetensors")
     with pytest.raises(CheckpointError, match="does not fit the net 'conv4'"):
         Learner.load(tmp_path / "own.safetensors", net="conv4")
-    with pytest.raises(MetastepError, match="cannot be read"):
+    with pytest.raises(MetastepError, match="no such run or learner"):
         Learner.load(tmp_path / "absent.safetensors")
     with pytest.raises(MetastepError, match="holds no run"):
         Learner.load(tmp_path)

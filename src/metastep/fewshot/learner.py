@@ -18,6 +18,7 @@ from torch.func import vmap
 from metastep.errors import MetastepError
 from metastep.fewshot.building import build, build_net, initial_meta, params_of, trusted
 from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.shipped import find_learner
 from metastep.modules import apply, parameters_of
 from metastep.runs import CheckpointError, Run, checkpoints, from_plain, to_plain
 from metastep.trees import Tree, map_tree, tree_leaves, zeros_like
@@ -47,12 +48,12 @@ class Learner:
 
     @classmethod
     def load(cls, path: str | Path, which: Literal["best", "last"] = "best", net: str | None = None) -> Self:
-        """From the folder of a run, or a file that `save` wrote.
+        """From the folder of a run, a file that `save` wrote, or the name of a learner that comes with metastep.
 
         which: of a run, its best checkpoint (the last one, where there was no validation) or its last.
         net: where a net of the user's own was trained, its path again: it is not imported otherwise.
         """
-        path = Path(path)
+        path = find_learner(str(path))
         config, tree = _read_run(path, which) if path.is_dir() else _read_file(path)
         learner = cls.fresh(trusted(config, net))
         learner.restore(tree, path)
