@@ -65,6 +65,18 @@ def provenance(content: dict[str, Any]) -> str:
     return f"`{content['command']}` at commit {content['commit'][:10]}, {content['device']}, {versions}\n"
 
 
+def short_runs(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield provenance(content)
+    yield "| data | method | iterations | seconds | untrained, % | trained, % | 95 % interval |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    for row in content["rows"]:
+        yield (
+            f"| {row['setting']} | {row['method']} | {row['iterations']} | {row['seconds']:.0f} "
+            f"| {row['untrained']:.1f} | {row['accuracy']:.1f} | ± {row['interval']:.1f} |"
+        )
+
+
 def learner(name: str) -> Iterator[str]:
     content = results.read(name)
     found = content["evaluation"]
@@ -81,6 +93,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-sweep-memory": sweep_memory,
     "bench/gpu-sweep-memory": sweep_memory,
     "bench/cpu-compare-conv4": compare_conv4,
+    "bench/cpu-short-runs": short_runs,
     "learners/omniglot-5w1s": learner,
 }
 

@@ -141,3 +141,14 @@ def test_real_data_can_be_shown(real_data: Path, elsewhere: Path) -> None:
     result = run("show", "omniglot", "--data", real_data, "--split", "test")
     assert result.stdout == "omniglot-test.png: 4 episodes out of 423 classes\n"
     assert (elsewhere / "omniglot-test.png").exists()
+
+
+def test_get_says_what_it_cannot_fetch() -> None:
+    for arguments, words in (
+        (["get", "mini_imagenet"], "cannot be downloaded for you"),
+        (["get", "omniglot"], "Name a data directory"),
+        (["get", "nothing"], "unknown"),
+    ):
+        run = CliRunner().invoke(app, arguments, env={"METASTEP_DATA": ""})
+        assert run.exit_code == 2
+        assert words in run.output

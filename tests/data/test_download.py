@@ -59,7 +59,7 @@ def site() -> Iterator[Site]:
 def test_file_arrives_whole(site: Site, tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     target = tmp_path / "new" / "file"
-    download(f"{site.url}/file", target, sha256=DIGEST.upper(), progress=lambda *call: calls.append(call))
+    download(f"{site.url}/file", target, checksum=f"sha256:{DIGEST.upper()}", progress=lambda *call: calls.append(call))
     assert target.read_bytes() == BODY
     assert calls[-1] == (len(BODY), len(BODY))
     assert list(target.parent.iterdir()) == [target]
@@ -68,15 +68,15 @@ def test_file_arrives_whole(site: Site, tmp_path: Path) -> None:
 def test_wrong_checksum_leaves_the_old_file(site: Site, tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_text("old")
-    with pytest.raises(DataError, match=f"has sha256 {DIGEST} instead of {'0' * 64}"):
-        download(f"{site.url}/file", target, sha256="0" * 64)
+    with pytest.raises(DataError, match=f"has sha256:{DIGEST} instead of sha256:{'0' * 64}"):
+        download(f"{site.url}/file", target, checksum="sha256:" + "0" * 64)
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
 
 def test_dropped_connection_is_tried_again(site: Site, tmp_path: Path) -> None:
     site.drops.extend(["x", "x"])
-    download(f"{site.url}/file", tmp_path / "file", sha256=DIGEST)
+    download(f"{site.url}/file", tmp_path / "file", checksum=f"sha256:{DIGEST}")
     assert (tmp_path / "file").read_bytes() == BODY
     assert len(site.asked) == 3
 
@@ -141,22 +141,28 @@ def omniglot_site(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_omniglot_is_counted_and_fetched_once(omniglot_site: Site, tmp_path: Path) -> None:
     root = tmp_path / "data"
-    done = download_omniglot(root, base_url=omniglot_site.url)
+    done = download_omniglot(root, base_url=omniglot_site.url, checksums={})
     assert [path.name for path in done] == ["images_background.zip", "images_evaluation.zip"]
     assert all(path.is_file() for path in done)
-    download_omniglot(root, base_url=omniglot_site.url)
+    download_omniglot(root, base_url=omniglot_site.url, checksums={})
     assert len(omniglot_site.asked) == 2
 
 
 def test_incomplete_omniglot_is_refused(omniglot_site: Site, tmp_path: Path) -> None:
     omniglot_site.files["/images_evaluation.zip"] = omniglot_part(tmp_path, "images_evaluation", 1)
     with pytest.raises(DataError, match=r"images_evaluation\.zip: has 1 characters instead of 2"):
-        download_omniglot(tmp_path / "data", base_url=omniglot_site.url)
+        download_omniglot(tmp_path / "data", base_url=omniglot_site.url, checksums={})
     assert [path.name for path in (tmp_path / "data" / "omniglot").iterdir()] == ["images_background.zip"]
 
 
 def test_a_page_instead_of_an_archive_is_refused(omniglot_site: Site, tmp_path: Path) -> None:
     omniglot_site.files["/images_background.zip"] = b"<html>please log in</html>"
     with pytest.raises(DataError, match="is no folder, zip or tar"):
+        download_omniglot(tmp_path / "data", base_url=omniglot_site.url, checksums={})
+    assert list((tmp_path / "data" / "omniglot").iterdir()) == []
+
+
+def test_omniglot_that_is_not_the_official_one_is_refused(omniglot_site: Site, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="instead of md5:68d2efa1b9178cc56df9314c21c6e718"):
         download_omniglot(tmp_path / "data", base_url=omniglot_site.url)
     assert list((tmp_path / "data" / "omniglot").iterdir()) == []

@@ -12,9 +12,21 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from metastep.data.catalog import ENTRIES, FOLDER, Entry, data_directory, find, load, own_folder, resolve
+from metastep.data.catalog import (
+    ENTRIES,
+    FOLDER,
+    OMNIGLOT,
+    Entry,
+    data_directory,
+    entry_of,
+    find,
+    load,
+    own_folder,
+    resolve,
+)
 from metastep.data.check import Finding, check_folder
 from metastep.data.contact import contact_sheet
+from metastep.data.download import download_omniglot
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.data.files import entries
@@ -54,6 +66,24 @@ def list_data_sets(data: Data = None) -> None:
         console.print(table)
         directory = printable(root) if root is not None else "none; name one with --data or METASTEP_DATA"
         console.print(Text(f"data directory: {directory}"))
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be had from anywhere.")],
+    data: Data = None,
+) -> None:
+    """Download a data set into the data directory, checked before it is put in place."""
+    with refusals():
+        entry = entry_of(name)
+        root = data or data_directory()
+        if entry is not OMNIGLOT:
+            raise problem(entry.name, "cannot be downloaded for you", f"To get it: {entry.source}")
+        if root is None:
+            raise problem(entry.name, "where to?", "Name a data directory with --data or METASTEP_DATA")
+        with progress_bar(f"downloading {entry.name}") as progress:
+            paths = download_omniglot(root.expanduser(), progress=progress)
+        typer.echo(f"{entry.name}: {', '.join(printable(path) for path in paths)}")
 
 
 @app.command()
