@@ -69,6 +69,7 @@ class Ranks:
         with _explained():
             dist.broadcast_object_list(box, src=0)
         if box[1] is not None:
+            _meet()
             raise box[1]
         made: T = box[0]
         return made
@@ -92,8 +93,15 @@ def joined(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
         dist.init_process_group("nccl" if use_gpu else "gloo", timeout=timeout)
     try:
         yield ranks
+        _meet()
     finally:
         dist.destroy_process_group()
+
+
+def _meet() -> None:
+    """Wait for all ranks to come here: one that leaves while another still listens to it aborts in gloo's threads"""
+    with _explained():
+        dist.barrier()
 
 
 @contextmanager
