@@ -184,3 +184,15 @@ def test_a_checkpoint_is_never_made_of_what_is_not_finite(tmp_path: Path) -> Non
     with pytest.raises(NonFiniteError, match="iteration 1: the outer optimizer left the finite numbers"):
         train(config, tmp_path / "run")
     assert not Run(tmp_path / "run").last.exists()
+
+
+def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(name: str, root: Path | None, split: str) -> Any:
+        images, names, groups, counts = stripes(name, root, split)
+        return sampling.ImageSet(images[:2], names[:2], groups[:2], counts) if split == "val" else stripes(name, root)
+
+    monkeypatch.setattr(sampling, "load", few)
+    with pytest.raises(MetastepError, match=r"validation, on 2 classes .* need 3 classes.*--validation-every 0"):
+        train(TINY, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(replace(TINY, validation=ValidationConfig(every=0)), tmp_path / "run")

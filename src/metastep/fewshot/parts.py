@@ -45,8 +45,18 @@ def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, 
         estimator,
         over_tasks(estimator, chunk, check_finite=False),  # the loop looks itself, when all ranks are together
         Sampler.of(images, config.train_episodes, config.seed, device, dtype),
-        validation and Sampler.of(validation, config.test_episodes, VALIDATION_SEED, device, dtype),
+        validation and _validation_sampler(config, validation, device, dtype),
     )
+
+
+def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:
+    try:
+        return Sampler.of(images, config.test_episodes, VALIDATION_SEED, device, dtype)
+    except MetastepError as error:
+        raise MetastepError(
+            f"validation, on {len(images.names)} classes that are held out: {error} "
+            "Or train without validation: --validation-every 0."
+        ) from None
 
 
 def build_optimizer(outer: OuterConfig, meta: Tree) -> Optimizer:
