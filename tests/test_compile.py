@@ -1,5 +1,7 @@
 """A batched estimator compiles as one graph, and computes the same."""
 
+from shutil import which
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,6 +69,7 @@ def test_many_estimators_compile_in_one_process() -> None:
         assert relative_error(compiled.grad, step(meta, tasks).grad) < 1e-12
 
 
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="inductor needs a C++ compiler")
 def test_inductor() -> None:
     problem, meta, tasks = case("convolution")
     step = ms.over_tasks(ms.multi_step(problem, DYNAMICS["momentum"], 4, 2))
