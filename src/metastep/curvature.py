@@ -47,7 +47,7 @@ def exact_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> 
     return pull(direction)
 
 
-def central_difference(delta: float = 1e-2) -> Curvature:
+def central_difference(delta: float = 0.1) -> Curvature:
     """[∇L(φ+εd) − ∇L(φ−εd)] / 2ε of the joint gradient (HF-MAML), with ‖εd‖ = delta whatever the size of d"""
     require_positive(delta=delta)
 

@@ -67,7 +67,7 @@ def imaml(
     return implicit(loop, solver or conjugate_gradient(5), curvature)
 
 
-def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 1e-2, window: int = 1) -> Estimator:
+def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 0.1, window: int = 1) -> Estimator:
     """Hessian-free: central differences of the gradient (Fallah et al. 2020)."""
     return multi_step(problem, dynamics, steps, window, central_difference(delta))
 

@@ -117,7 +117,7 @@ class MethodConfig:
     depth: int | None = told(None, "truncated: how many windows the sweep goes back.")
     strength: float | None = told(None, "imaml: how strongly the inner loop is held to its start; 2 if left out.")
     cg_steps: int | None = told(None, "imaml: steps of conjugate gradients; 5 if left out.")
-    delta: float | None = told(None, "hf_maml: length of the finite difference; 0.01 if left out.")
+    delta: float | None = told(None, "hf_maml: length of the finite difference; 0.1 if left out.")
     samples: int | None = told(None, "es_maml, ggs_maml: random directions for each product; 8 if left out.")
     sigma: float | None = told(None, "es_maml, ggs_maml: how far they go; 0.1 and 0.01 if left out.")
     head: str | None = told(None, "anil: how the names of the adapted parameters begin; 'head' if left out.")
