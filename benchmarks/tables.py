@@ -68,12 +68,12 @@ def provenance(content: dict[str, Any]) -> str:
 def short_runs(name: str) -> Iterator[str]:
     content = results.read(name)
     yield provenance(content)
-    yield "| data | method | iterations | seconds | untrained, % | trained, % | 95 % interval |"
-    yield "|---|---|---:|---:|---:|---:|---:|"
+    yield "| data | method | iterations | seconds | accuracy, % | 95 % interval |"
+    yield "|---|---|---:|---:|---:|---:|"
     for row in content["rows"]:
         yield (
             f"| {row['setting']} | {row['method']} | {row['iterations']} | {row['seconds']:.0f} "
-            f"| {row['untrained']:.1f} | {row['accuracy']:.1f} | ± {row['interval']:.1f} |"
+            f"| {row['accuracy']:.1f} | ± {row['interval']:.1f} |"
         )
 
 
