@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from metastep.data import load
 from metastep.data.commands import progress_bar, refusals
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
@@ -29,6 +30,8 @@ def demo(
 
     console = Console()
     with refusals():
+        with progress_bar("drawing glyphs") as progress:
+            load("glyphs", None, "train", progress)
         runs = {name: out / preset for name, preset in LEARNERS.items()}
         for name, folder in runs.items():
             console.print(f"[bold]{name}[/]: {iterations} iterations of meta-training, 5-way 1-shot, on train scripts")

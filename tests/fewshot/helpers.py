@@ -45,9 +45,9 @@ TINY = TrainConfig(
 )
 
 
-def stripes(name: str = "stripes", root: Path | None = None, split: str = "train") -> ImageSet:
+def stripes(name: str = "stripes", root: Path | None = None, split: str = "train", progress: object = None) -> ImageSet:
     """Classes differ in the direction and width of their stripes, pictures of a class by noise; train and val differ"""
-    del name, root
+    del name, root, progress
     generator = torch.Generator().manual_seed(["train", "val", "trainval", "test"].index(split))
     classes, per_class = 8, 6
     x, y = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")

@@ -187,7 +187,7 @@ def test_a_checkpoint_is_never_made_of_what_is_not_finite(tmp_path: Path) -> Non
 
 
 def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def few(name: str, root: Path | None, split: str) -> Any:
+    def few(name: str, root: Path | None, split: str, progress: Any) -> Any:
         images, names, groups, counts = stripes(name, root, split)
         return sampling.ImageSet(images[:2], names[:2], groups[:2], counts) if split == "val" else stripes(name, root)
 

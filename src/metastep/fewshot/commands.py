@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import refusals
+from metastep.data.commands import progress_bar, refusals
+from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
@@ -18,6 +19,7 @@ from metastep.fewshot.distributed import Ranks, joined
 from metastep.fewshot.flags import all_flags, with_flags
 from metastep.fewshot.parts import uses_gpu
 from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.sampling import read_images
 from metastep.runs import Run, to_plain
 
 DEFAULT = "glyphs-5w1s-multistep4"
@@ -43,6 +45,8 @@ def train(
             return
         config = with_flags(preset_of(preset), given)
         folder = out or Path("runs") / preset
+        with progress_bar(f"reading {printable(config.data.name)}") as progress:
+            read_images(config, data, progress)  # into the cache: the first time takes long, and training shows itself
         with joined(uses_gpu(config)) as ranks:
             _report(training.train(config, folder, data, ranks), config, folder, ranks)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from metastep.data import ImageSet, load
 from metastep.data.episodes import Episodes, draw, real_counts
 from metastep.data.hashing import number, stream
+from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.windows import Task
@@ -46,10 +47,12 @@ def seed_noise(seed: int, k: int, first: int) -> None:
     torch.manual_seed(number(words, 0))
 
 
-def read_images(config: TrainConfig, root: Path | None) -> tuple[ImageSet, ImageSet | None]:
+def read_images(
+    config: TrainConfig, root: Path | None, progress: Progress = silent
+) -> tuple[ImageSet, ImageSet | None]:
     """The classes to train on and, where they are wanted, those to validate with"""
-    train = load(config.data.name, root, config.data.split)
-    return train, load(config.data.name, root, "val") if config.validation.every else None
+    train = load(config.data.name, root, config.data.split, progress)
+    return train, load(config.data.name, root, "val", progress) if config.validation.every else None
 
 
 def fitted(config: TrainConfig, images: ImageSet) -> TrainConfig:
