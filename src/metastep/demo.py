@@ -41,7 +41,8 @@ def demo(
         console.print(_table(results, episodes))
         with progress_bar("writing the report") as progress:
             write_report(list(runs.values()), out / "report.html", 2, None, None, progress)
-    console.print(f"The report, with curves, episodes and costs: [bold]{(out / 'report.html').resolve().as_uri()}[/]")
+    page = (out / "report.html").resolve().as_uri()
+    console.print(f"The report, with curves, episodes and costs: [bold]{page}[/]", soft_wrap=True)
 
 
 def _train(folder: Path, preset: str, iterations: int) -> None:
