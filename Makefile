@@ -4,7 +4,7 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/ready
 
-.PHONY: demo test lint bench tables clean
+.PHONY: demo test lint bench clean
 
 demo: $(READY)
 	$(RUN) -m metastep demo
@@ -20,6 +20,7 @@ lint: $(READY)
 bench: $(READY)
 	$(RUN) -m benchmarks.sweep_memory
 	$(RUN) -m benchmarks.compare_conv4
+	$(RUN) -m benchmarks.short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
 	$(RUN) -m benchmarks.tables
 
 $(READY): pyproject.toml constraints.txt
