@@ -31,7 +31,8 @@ def sweep_memory(name: str) -> Iterator[str]:
 def _memory_and_time(row: dict[str, Any], least: float) -> str:
     if row["ms"] is None:
         return str(row["note"])
-    return f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least:.2f}), {row['ms']:,.0f} ms"
+    resident = f", resident {row['peak_mib']:,.0f}" if row["peak_mib"] != row["tensors_mib"] else ""
+    return f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least:.2f}{resident}), {row['ms']:,.0f} ms"
 
 
 TITLES = {
