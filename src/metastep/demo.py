@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data import load
 from metastep.data.commands import progress_bar, refusals
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
@@ -30,8 +29,6 @@ def demo(
 
     console = Console()
     with refusals():
-        with progress_bar("drawing glyphs") as progress:
-            load("glyphs", None, "train", progress)
         runs = {name: out / preset for name, preset in LEARNERS.items()}
         for name, folder in runs.items():
             console.print(f"[bold]{name}[/]: {iterations} iterations of meta-training, 5-way 1-shot, on train scripts")
@@ -52,7 +49,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
         return
     config = PRESETS[preset]
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
-    train(replace(config, outer=outer, validation=validation), folder)
+    train(replace(config, outer=outer, validation=validation), folder, reading=progress_bar("drawing glyphs"))
 
 
 def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:

@@ -31,13 +31,14 @@ def over_tasks(
         tasks = stack(tasks) if isinstance(tasks, list) else tasks
         number = task_count(tasks)
         size = chunk_size or number
-        chunks = [mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks)) for i in range(0, number, size)]
-        total = map_tree(lambda g: g.sum(0), chunks[0].grad)
-        for chunk in chunks[1:]:
-            total = add(total, map_tree(lambda g: g.sum(0), chunk.grad))
-        losses = torch.cat([chunk.loss for chunk in chunks])
-        metrics = map_tree(lambda *parts: torch.cat(parts), *(chunk.metrics for chunk in chunks))
-        result = Estimate(losses.mean(), scale(1 / number, total), {"loss": losses, **metrics})
+        total, measured = None, []
+        for i in range(0, number, size):
+            loss, grads, metrics = mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks))
+            summed = map_tree(lambda g: g.sum(0), grads)  # at once: gradients of single tasks are not kept
+            total = summed if total is None else add(total, summed)
+            measured.append({"loss": loss, **metrics})
+        each = map_tree(lambda *parts: torch.cat(parts), *measured)
+        result = Estimate(each["loss"].mean(), scale(1 / number, total), each)
         if check_finite and not torch.compiler.is_compiling():
             require_finite(estimator, meta, tasks, result)
         return result

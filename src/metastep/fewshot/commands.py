@@ -19,7 +19,6 @@ from metastep.fewshot.distributed import Ranks, joined
 from metastep.fewshot.flags import all_flags, with_flags
 from metastep.fewshot.parts import uses_gpu
 from metastep.fewshot.presets import PRESETS
-from metastep.fewshot.sampling import read_images
 from metastep.runs import Run, to_plain
 
 DEFAULT = "glyphs-5w1s-multistep4"
@@ -45,10 +44,9 @@ def train(
             return
         config = with_flags(preset_of(preset), given)
         folder = out or Path("runs") / preset
-        with progress_bar(f"reading {printable(config.data.name)}") as progress:
-            read_images(config, data, progress)  # into the cache: the first time takes long, and training shows itself
         with joined(uses_gpu(config)) as ranks:
-            _report(training.train(config, folder, data, ranks), config, folder, ranks)
+            reading = progress_bar(f"reading {printable(config.data.name)}")
+            _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ interrupted goes on as if it had not been, bit for bit on a CPU.
 """
 
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from metastep.data.progress import Progress, silent
 from metastep.errors import NonFiniteError
 from metastep.estimators import Estimate, Estimator
 from metastep.fewshot.building import trusted
@@ -48,9 +49,22 @@ class Step(NamedTuple):
     stop: Tensor  # above 0: a rank was asked to
 
 
-def train(config: TrainConfig, folder: Path, data: Path | None = None, ranks: Ranks = ALONE) -> Trained:
-    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in."""
-    images, validation = read_images(config, data)
+QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
+
+
+def train(
+    config: TrainConfig,
+    folder: Path,
+    data: Path | None = None,
+    ranks: Ranks = ALONE,
+    reading: AbstractContextManager[Progress] = QUIETLY,
+) -> Trained:
+    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
+
+    reading: shows how far reading the data is, and is closed before training shows itself.
+    """
+    with reading as progress:
+        images, validation = read_images(config, data, progress)
     config = fitted(config, images)
     parts = prepare(config, images, validation, ranks)  # before there is a folder: what cannot be trained leaves none
     run = ranks.from_first(lambda: Run.create(folder, config))
