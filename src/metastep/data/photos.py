@@ -120,7 +120,7 @@ STANFORD40 = Official(
 )
 STANFORD_DOGS = Official(
     name="stanford_dogs",
-    what="Stanford Dogs (a folder stanford_dogs with Images or images.tar, train_list.mat and test_list.mat or lists.tar)",
+    what="Stanford Dogs (a folder stanford_dogs with Images and train_list.mat and test_list.mat, or their archives)",
     source=DOG_SOURCE,
     side=SIDE,
     sizes=(10_800, 1_200, 8_580),
