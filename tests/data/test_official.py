@@ -203,6 +203,29 @@ def test_lists_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         load(dogs, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("number", "file"),
+    [
+        (3, "CUB_200_2011/train_test_split.txt"),
+        (4, "indoor67/TestImages.txt"),
+        (5, "stanford40/ImageSplits/test.txt"),
+        (6, "stanford_dogs/test_list.mat"),
+    ],
+)
+def test_lists_count_as_much_as_pictures(number: int, file: str, tmp_path: Path) -> None:
+    """Without one the data set is not there; with a damaged one it is read again, and refused."""
+    layout = LAYOUTS[number]
+    layout.write(tmp_path)
+    load(layout, tmp_path)
+    (tmp_path / file).write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"is no list of files|is no MATLAB 5 file"):
+        load(layout, tmp_path)
+    (tmp_path / file).unlink()
+    assert layout.official.find(tmp_path) == ()
+    with pytest.raises(DataError, match="or only a part of it"):
+        load(layout, tmp_path)
+
+
 @pytest.mark.parametrize("indices", [[0, 1], [0, 1, 1], [0, 1, 12], [-1, 0, 1]])
 def test_indices_that_cannot_be_are_refused(indices: list[int], tmp_path: Path) -> None:
     LAYOUTS[0].write(tmp_path)
