@@ -109,6 +109,14 @@ def test_sizes_are_found_by_running_a_batch() -> None:
     assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
 
 
+def test_a_layer_may_end_in_place() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True)), nn.Conv2d(2, 2, 3))
+    x = torch.randn(2, 1, 8, 8)
+    gradient = grad(lambda params: tap(net, params, {}, x, ("0",))[1][0].sum())(parameters_of(net))
+    net[0](x).sum().backward()
+    torch.testing.assert_close(gradient["0.0.weight"], net[0][0].weight.grad)
+
+
 class Spare(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -125,6 +133,7 @@ class Spare(nn.Module):
         (Pupil(), "", "no layer ''"),
         (Pupil(), "fc", r"'fc' gives \(2, 3\).*\(batch, channels, height, width\)"),
         (Spare(), "spare", "'spare' but does not call it"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True)), "0", "overwrites what '0' gives"),
     ],
 )
 def test_refusals(net: nn.Module, layer: str, message: str) -> None:

@@ -265,7 +265,7 @@ def test_source_runs_once_unless_asked_otherwise() -> None:
     once, _ = iteration(Method(), target, guided)(state, batch, 0.1)
     assert len(calls) == 1
     often, _ = iteration(Method(), target, guided, recompute_source=True)(state, batch, 0.1)
-    assert len(calls) == 1 + 1 + 1 + 2 + 2  # at first, in the real step, forward and back through two windows
+    assert len(calls) == 1 + 1 + 2 + 2  # before, in the real step, forward and back through two windows
     for a, b in zip(tree_leaves(once), tree_leaves(often), strict=True):
         torch.testing.assert_close(a, b)
 
