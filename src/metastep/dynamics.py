@@ -166,8 +166,9 @@ def is_linear(dynamics: Dynamics, state: State, meta: Tree) -> bool:
     """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
     if not isinstance(dynamics, SGD):
         return False
-    rates = (rate_at(rate, meta, state.step) for rate in (dynamics.lr, dynamics.momentum, dynamics.weight_decay))
-    return all(is_number(leaf) for rate in rates for leaf in tree_leaves(rate))
+    rates = (dynamics.lr, dynamics.momentum, dynamics.weight_decay)  # only a function of (meta, step) can hold θ
+    scheduled = (rate_at(rate, meta, state.step) for rate in rates if callable(rate))
+    return all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
 
 
 # ---- shared by all of them
@@ -188,7 +189,8 @@ def _leaf_by_leaf(
         for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
     ]
     memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
-    return State(tree_unflatten([p for p, _ in moved], spec), memory, state.step + steps)
+    after = [new.to(p.dtype) for p, (new, _) in zip(params, moved, strict=True)]  # a rate may have a finer one
+    return State(tree_unflatten(after, spec), memory, state.step + steps)
 
 
 def _combination(terms: list[tuple[Tensor, float]]) -> Tensor:
