@@ -13,14 +13,14 @@ from metastep.runs.fields import all_options, refuse_unused, require, told
 
 MethodName = Literal["transfer", "scratch", "fine_tuning"]
 InnerOptimizer = Literal["sgd", "adam"]
-Augmentation = Literal["none", "pad_crop", "resized_crop", "resize_crop"]
+Augmentation = Literal["none", "crop", "crop_noflip", "crop224", "resized_crop"]
 
 METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "transfer": {"steps", "window", "beta", "learned", "outer", "transfer_rate", "pairs"},
     "scratch": set(),
     "fine_tuning": set(),
 }
-INNER_OPTIONS: dict[InnerOptimizer, set[str]] = {"sgd": {"momentum", "nesterov"}, "adam": {"betas"}}
+INNER_OPTIONS: dict[InnerOptimizer, set[str]] = {"sgd": {"momentum"}, "adam": set()}
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class DataConfig:
     """The target: a small labelled set."""
 
     name: str = told("digits", "Labelled pictures to learn from: a data set by name, or folder:PATH for your own.")
-    size: int = told(32, "Pixels along the side of a picture.")
+    size: int = told(32, "Pixels along the side of a stored picture; crop224 and resized_crop see 7/8 of it.")
     per_class: int | None = told(None, "Labelled pictures of each class to train on; all if left out.")
-    augment: Augmentation = told("none", "How training pictures are varied.")
+    augment: Augmentation = told("none", "How training pictures are varied: crops, mirrored but for crop_noflip.")
     batch: int = told(128, "Pictures in an iteration; the last ones of an epoch may be fewer.")
 
     def __post_init__(self) -> None:
@@ -84,7 +84,9 @@ class MethodConfig:
         None, "What θ is judged by: the loss on labels, or first-order's surrogate, all of the loss."
     )
     transfer_rate: float | None = told(None, "The virtual transfer steps' rate is the real one times this; 1.")
-    pairs: str | None = told(None, "Source-target layers: all (if left out), one_to_one, or a list such as 0-1,2-2.")
+    pairs: str | None = told(
+        None, "Source and target layers: all-to-all (if left out), one-to-one, or a list such as 0-1,2-2."
+    )
 
     def __post_init__(self) -> None:
         refuse_unused(self, "method", self.name, METHOD_OPTIONS[self.name], all_options(METHOD_OPTIONS))
@@ -104,9 +106,7 @@ class InnerConfig:
 
     optimizer: InnerOptimizer = told("sgd", "What moves the target net.")
     lr: float = told(0.1, "Its rate in the first epoch.")
-    momentum: float | None = told(None, "Of sgd; 0 if left out.")
-    nesterov: bool | None = told(None, "Of sgd with momentum.")
-    betas: tuple[float, float] | None = told(None, "Of adam; 0.9,0.999 if left out.")
+    momentum: float | None = told(None, "Of sgd; 0.9 if left out.")
     weight_decay: float = told(1e-4, "Pulls the parameters to 0 at every step.")
     schedule: Literal["cosine", "constant"] = told("cosine", "Of the rate, over epochs: cosine falls towards 0.")
 

@@ -20,7 +20,7 @@ from metastep.transfer.config import (
 # Where the paper's text and the code it builds on disagree, see docs/transfer.md.
 
 _SMALL = TransferConfig(
-    DataConfig(size=32, augment="pad_crop", batch=128),
+    DataConfig(size=32, augment="crop", batch=128),
     SourceConfig("resnet32", weights="tinyimagenet_resnet32.safetensors", classes=200),
     TargetConfig("vgg9"),
     meta=MetaConfig(1e-3, 1e-4),
@@ -28,7 +28,7 @@ _SMALL = TransferConfig(
 )
 _LARGE = replace(
     _SMALL,
-    data=DataConfig(size=224, augment="resized_crop", batch=64),
+    data=DataConfig(size=256, augment="crop224", batch=64),
     source=SourceConfig("resnet34", weights="resnet34-333f7ec4.pth", classes=1000),
     target=TargetConfig("resnet18"),
     meta=MetaConfig(1e-4, 1e-4),
