@@ -166,8 +166,9 @@ def is_linear(dynamics: Dynamics, state: State, meta: Tree) -> bool:
     """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
     if not isinstance(dynamics, SGD):
         return False
-    rates = (rate_at(rate, meta, state.step) for rate in (dynamics.lr, dynamics.momentum, dynamics.weight_decay))
-    return all(is_number(leaf) for rate in rates for leaf in tree_leaves(rate))
+    rates = (dynamics.lr, dynamics.momentum, dynamics.weight_decay)  # only a function of (meta, step) can hold θ
+    scheduled = (rate_at(rate, meta, state.step) for rate in rates if callable(rate))
+    return all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
 
 
 # ---- shared by all of them

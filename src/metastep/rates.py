@@ -26,11 +26,17 @@ def rate_at(rate: Rate, meta: Tree, step: int) -> Rate:
 def require_rates(**rates: Rate) -> None:
     for name, rate in rates.items():
         for leaf in [] if callable(rate) else tree_leaves(rate):
-            good = isfinite(leaf) and leaf >= 0 if is_number(leaf) else bool((torch.isfinite(leaf) & (leaf >= 0)).all())
-            if not good:
+            if not _is_rate(leaf):
                 raise MetastepError(
                     f"{name} = {leaf} is not a rate: it must be finite and not negative. Check how it was made."
                 )
+
+
+def _is_rate(leaf: Any) -> bool:
+    if is_number(leaf):
+        return isfinite(leaf) and bool(leaf >= 0)
+    # A look at a tensor on a GPU would wait for the GPU, and cannot be captured.
+    return leaf.is_cuda or bool((torch.isfinite(leaf) & (leaf >= 0)).all())
 
 
 def require_fractions(**fractions: tuple[float, ...]) -> None:

@@ -1,0 +1,1 @@
+"""Meta-transfer learning: what and where a source network should teach a target network (L2T-ww)."""

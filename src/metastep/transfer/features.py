@@ -1,0 +1,116 @@
+"""Features of any module by the names of its layers, and running statistics as values.
+
+A tapped module is a pure function of its parameters and buffers: forward hooks see what the named layers give, around
+one `torch.func.functional_call`. Nothing of the module changes but for the length of a call.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from metastep.errors import MetastepError
+from metastep.modules import apply
+from metastep.trees import Tree, map_tree
+
+
+class Tapped(NamedTuple):
+    """A module and the layers, by their dotted names, whose outputs are its features."""
+
+    module: nn.Module
+    layers: tuple[str, ...]
+
+
+def tap(
+    module: nn.Module, params: Tree, buffers: Tree, x: Tensor, layers: Sequence[str]
+) -> tuple[Tensor, list[Tensor]]:
+    """(output, output of each layer); a layer that is called several times gives its last output"""
+    seen: dict[str, Tensor] = {}
+    hooks = [layer_named(module, name).register_forward_hook(_keep(seen, name)) for name in layers]
+    try:
+        output = apply(module, {**params, **buffers}, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return output, [seen[name] for name in layers]
+
+
+def tap_and_update(
+    module: nn.Module, params: Tree, buffers: Tree, x: Tensor, layers: Sequence[str]
+) -> tuple[Tensor, list[Tensor], Tree]:
+    """(output, features, buffers afterwards): what the module writes to its buffers, it writes to copies"""
+    buffers = map_tree(torch.clone, buffers)
+    return *tap(module, params, buffers, x, layers), buffers
+
+
+def _keep(seen: dict[str, Tensor], name: str):  # type: ignore[no-untyped-def]
+    def hook(part: nn.Module, inputs: object, output: Tensor) -> None:
+        del part, inputs
+        seen[name] = output
+
+    return hook
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Running statistics and all else that a module keeps beside its parameters, by name"""
+    return dict(module.named_buffers())
+
+
+@contextmanager
+def batch_statistics(module: nn.Module) -> Iterator[None]:
+    """BatchNorm in training mode normalises as ever, and leaves its running statistics alone."""
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    for part in norms:
+        part.track_running_stats = False
+    try:
+        yield
+    finally:
+        for part in norms:
+            part.track_running_stats = True
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards each part is in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@torch.no_grad()
+def feature_shapes(tapped: Tapped, x: Tensor) -> list[tuple[int, int, int]]:
+    """(channels, height, width) of each feature, found by running one batch; nothing is left in the module"""
+    with evaluating(tapped.module):
+        features = tap(tapped.module, {}, {}, x, tapped.layers)[1]
+    return [_shape(name, feature, len(x)) for name, feature in zip(tapped.layers, features, strict=True)]
+
+
+def _shape(name: str, feature: object, batch: int) -> tuple[int, int, int]:
+    if not isinstance(feature, Tensor) or feature.dim() != 4 or len(feature) != batch:
+        got = tuple(feature.shape) if isinstance(feature, Tensor) else type(feature).__name__
+        raise MetastepError(
+            f"layer {name!r} gives {got} for a batch of {batch} pictures; a feature to transfer must be "
+            "(batch, channels, height, width). Name a convolutional layer or block."
+        )
+    channels, height, width = feature.shape[1:]
+    return channels, height, width
+
+
+def layer_named(module: nn.Module, name: str) -> nn.Module:
+    parts: dict[str, nn.Module] = dict(module.named_modules())
+    if name in parts and name:
+        return parts[name]
+    near = " or ".join(map(repr, get_close_matches(name, parts, n=3)))
+    children = ", ".join(part for part, _ in module.named_children())
+    raise MetastepError(
+        f"{type(module).__name__} has no layer {name!r}. {f'Did you mean {near}? ' if near else ''}"
+        f"Its layers begin with {children}; module.named_modules() lists all."
+    )
