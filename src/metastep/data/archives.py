@@ -5,8 +5,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from pathlib import Path, PureWindowsPath
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from metastep.data.errors import problem
 from metastep.data.files import MAX_FILE_BYTES, files_under, is_clutter, read_bytes
@@ -49,6 +49,20 @@ def read_members(path: Path, keep: Keep = everything) -> Iterator[tuple[str, byt
             raise problem(path, "is no folder, zip or tar, or it is cut short", "Download it again")
     except _DAMAGE as error:
         raise problem(path, f"is damaged or cut short ({error})", "Download it again") from error
+
+
+def read_named(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Files of these names: from a folder itself, or from wherever in an archive they are; all must be there."""
+    if path.is_dir():
+        return {name: read_bytes(path / name) for name in names}
+    found = {_last(name): data for name, data in read_members(path, lambda name: _last(name) in names)}
+    if absent := [name for name in names if name not in found]:
+        raise problem(path, f"lacks {', '.join(absent)}", "Get it again")
+    return found
+
+
+def _last(name: str) -> str:
+    return PurePosixPath(name).name
 
 
 def _from_folder(folder: Path, keep: Keep) -> Iterator[tuple[str, bytes]]:

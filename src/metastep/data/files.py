@@ -45,6 +45,11 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)
 
 
+def first_existing(root: Path, names: Sequence[str]) -> tuple[Path, ...]:
+    """The first of these below `root` that is there, alone; else nothing."""
+    return tuple(root / name for name in names if exists(root / name))[:1]
+
+
 def is_clutter(name: str) -> bool:
     """Files and folders that operating systems leave behind, and hidden ones."""
     parts = PurePath(name).parts

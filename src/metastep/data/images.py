@@ -1,9 +1,10 @@
-"""What every loader returns: pictures by class, as one rectangular array of bytes."""
+"""What every loader returns, as bytes: pictures by class for episodes, or one list of labelled pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,3 +39,39 @@ def stack_classes(rows: Sequence[Sequence[Pixels]]) -> tuple[Pixels, tuple[int, 
         for i in range(count, len(row)):
             row[i] = row[i % count]
     return images, counts if len(set(counts)) > 1 else ()
+
+
+class LabelledSet(NamedTuple):
+    """Pictures with their labels, for ordinary training and testing."""
+
+    images: Tensor
+    """uint8 (pictures, channels, height, width), contiguous; drawings have ink 255 on paper 0."""
+    labels: Tensor
+    """int64 (pictures,), from 0 to classes - 1."""
+    names: tuple[str, ...]
+    """One per class."""
+
+    def to(self, device: torch.device | str) -> "LabelledSet":
+        """The same, resident on a device."""
+        return LabelledSet(self.images.to(device), self.labels.to(device), self.names)
+
+    def at(self, indices: Sequence[int]) -> "LabelledSet":
+        """These of its pictures, in this order."""
+        chosen = torch.tensor(indices, dtype=torch.int64)
+        return LabelledSet(self.images[chosen], self.labels[chosen], self.names)
+
+
+class LabelledSplits(NamedTuple):
+    """A data set to learn from, to make choices with, and to report on: the same classes, different pictures."""
+
+    train: LabelledSet
+    val: LabelledSet
+    test: LabelledSet
+    validation: str
+    """How `val` was chosen, for reports."""
+
+
+def labelled(images: Pixels, labels: NDArray[np.generic], names: Iterable[str]) -> LabelledSet:
+    """Arrays as a LabelledSet."""
+    images = np.require(images, requirements=("C", "W"))  # as torch wants them
+    return LabelledSet(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), tuple(map(str, names)))

@@ -16,6 +16,7 @@ from metastep.data.files import entries, exists, fingerprint, read_pack
 from metastep.data.images import ImageSet, Pixels, stack_classes
 from metastep.data.pictures import open_picture, to_pixels
 from metastep.data.progress import Progress, counted, silent
+from metastep.data.sheets import cut_sheet
 from metastep.data.splits import Split, known_split
 
 SIZE, PER_CLASS = 84, 600
@@ -93,19 +94,9 @@ def _from_packs(packs: tuple[Path, ...]) -> _Labelled:
         for i, (start, end) in enumerate(pairwise(starts)):
             wnid = str(pack["wnid"][pack["label"][start]])
             sheet = pack["blob"][pack["offset"][i] : pack["offset"][i + 1]].tobytes()
-            tiles = _tiles(sheet, f"{path}/{wnid}", count=end - start)
+            tiles = cut_sheet(sheet, f"{path}/{wnid}", end - start, SIZE)
             for number, tile in zip(pack["image_no"][start:end], tiles, strict=True):
                 yield wnid, f"{wnid}{number:08d}.jpg", tile
-
-
-def _tiles(sheet: bytes, name: str, count: int) -> Pixels:
-    """The pictures of one class, (count, 3, 84, 84), from a sheet that shows them row by row."""
-    pixels = np.asarray(open_picture(sheet, name).convert("RGB"))
-    rows, columns = pixels.shape[0] // SIZE, pixels.shape[1] // SIZE
-    if count > rows * columns:
-        raise problem(name, f"has room for {rows * columns} pictures, not {count}", "Copy the pack again")
-    grid = pixels[: rows * SIZE, : columns * SIZE].reshape(rows, SIZE, columns, SIZE, 3)
-    return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, SIZE, SIZE)[:count]
 
 
 def _from_tree(path: Path, split: Split) -> _Labelled:

@@ -19,9 +19,9 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000
 DRAFT_FACTOR = 8
 
 
-def read_picture(path: Path, size: int, channels: int) -> Pixels:
+def read_picture(path: Path, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
     """The image file as (channels, size, size); stretched to a square, so that nothing is cut off."""
-    return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels)
+    return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels, resample)
 
 
 def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:
@@ -38,14 +38,28 @@ def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> 
         raise problem(name, _why(data, error), "Remove it, or save it again as PNG or JPEG") from error
 
 
-def to_pixels(picture: Image.Image, size: int, channels: int) -> Pixels:
+def to_pixels(picture: Image.Image, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
     """(channels, size, size): 1 channel is grey, 3 is RGB."""
     if channels not in (1, 3):
         raise DataError(f"channels {channels}: pictures have 1 (grey) or 3 (RGB).")
     converted = picture.convert("L" if channels == 1 else "RGB")
     if converted.size != (size, size):
-        converted = converted.resize((size, size), Resampling.LANCZOS)
+        converted = converted.resize((size, size), resample)
     return np.asarray(converted).reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def resized(pictures: Pixels, size: int) -> Pixels:
+    """Pictures (n, channels, height, width) brought to (n, channels, size, size) by Pillow's bilinear filter.
+
+    The filter matters: the published TinyImageNet network is right on 49 % of pictures made so, but on 36 % of those
+    made by LANCZOS.
+    """
+    if pictures.shape[2:] == (size, size):
+        return pictures
+    small = np.empty((*pictures.shape[:2], size, size), np.uint8)
+    for index in np.ndindex(pictures.shape[:2]):  # Pillow, too, treats each channel alone
+        small[index] = np.asarray(Image.fromarray(pictures[index]).resize((size, size), Resampling.BILINEAR))
+    return small
 
 
 def _decoded(data: bytes, smallest: int | None) -> Image.Image:
