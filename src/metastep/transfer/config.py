@@ -155,8 +155,8 @@ class TransferConfig:
         require(self.checkpoint_every > 0, "checkpoint_every", self.checkpoint_every, "must be at least 1")
         require(self.gradient_difference >= 0, "gradient_difference", self.gradient_difference, "must not be negative")
         require(self.threads > 0, "threads", self.threads, "must be at least 1")
-        if self.gradient_difference and self.method.name != "transfer":
-            raise MetastepError(f"gradient_difference with {self.method.name}: it is that of the transfer loss. Use 0.")
+        if self.gradient_difference and not self.learns_weights:
+            raise MetastepError("gradient_difference is measured in virtual steps, and there are none here. Use 0.")
         if self.method.name != "scratch" and not self.source.is_given:
             raise MetastepError(
                 f"method.name = {self.method.name} needs a net to learn from: name its file in source.weights, "
@@ -188,18 +188,18 @@ class TransferConfig:
         return -(-self.steps // self.window) + 1
 
 
-def trusted(config: TransferConfig, source_net: str | None, target_net: str | None) -> TransferConfig:
-    """A configuration that was read from a file, with the nets that the user names now.
+def trusted(config: TransferConfig, **typed: str | None) -> TransferConfig:
+    """A configuration that was read from a file, with the nets (source=, target=) that the user names now.
 
     A file must not decide what is imported: the path of a user's own module counts only when it is typed again.
     """
-    for part, flag, typed in (("source", "--source-net", source_net), ("target", "--target-net", target_net)):
-        name = getattr(config, part).net
-        if typed is not None:
-            config = replace(config, **{part: replace(getattr(config, part), net=typed)})
-        elif ":" in name and (part == "target" or config.method.name != "scratch"):
+    for part, name in typed.items():
+        known = getattr(config, part).net
+        if name is not None:
+            config = replace(config, **{part: replace(getattr(config, part), net=name)})
+        elif ":" in known:
             raise MetastepError(
-                f"this was trained with a net of its author's own, {name!r}, which would have to be imported "
-                f"and run. If you trust it, name it again: {flag} {name}"
+                f"this was trained with a net of its author's own, {known!r}, which would have to be imported "
+                f"and run. If you trust it, name it again: --{part}-net {known}"
             )
     return config

@@ -82,18 +82,22 @@ def evaluate(
 ) -> Evaluation:
     """A run's target net on a part of its own data"""
     run = Run.open(folder)
-    config = trusted(run.config(TransferConfig), None, target_net, source=False)
+    config = trusted(run.config(TransferConfig), target=target_net)
     device, dtype = choose_device(config)
     splits = load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
     batches = Batches(getattr(splits, split).to(device), BATCH, config.data.augment, training=False)
     saved = run.load(checkpoint if checkpoint == "last" or run.best.is_file() else "last")
     try:
-        params, buffers, epoch = saved["state"]["target"]["params"]["target"], saved["state"]["buffers"], saved["trained"]
+        params, buffers, epoch = (
+            saved["state"]["target"]["params"]["target"],
+            saved["state"]["buffers"],
+            saved["trained"],
+        )
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{str(run.last)!r}: is no checkpoint of transfer training ({error}).") from error
 
     began = time.perf_counter()
-    net = network(config.target.net, config, splits.train).to(device, dtype)
+    net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(device, dtype)
     params, buffers = map_tree(lambda x: x.to(device), (params, buffers))
     judged = judge(net, params, buffers, batches, dtype)
     return Evaluation(

@@ -95,8 +95,8 @@ def _fitting(config: TransferConfig) -> TransferConfig:
 
 _DIGITS = TransferConfig(
     DataConfig("digits", size=16, per_class=10, augment="none", batch=50),
-    SourceConfig("small_resnet", dataset="glyphs", epochs=6),
-    TargetConfig("small_vgg"),
+    SourceConfig("resnet8", dataset="glyphs", epochs=6),
+    TargetConfig("vgg4"),
     inner=InnerConfig("sgd", 0.05, momentum=0.9, weight_decay=1e-4),
     meta=MetaConfig(1e-2, 1e-4),
     epochs=60,
