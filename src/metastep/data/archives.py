@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
 from metastep.data.errors import problem
 from metastep.data.files import MAX_FILE_BYTES, files_under, is_clutter, read_bytes
@@ -52,17 +52,32 @@ def read_members(path: Path, keep: Keep = everything) -> Iterator[tuple[str, byt
 
 
 def read_named(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """Files of these names: from a folder itself, or from wherever in an archive they are; all must be there."""
+    """Files by their path inside a folder; inside an archive they may lie deeper. All must be there."""
     if path.is_dir():
         return {name: read_bytes(path / name) for name in names}
-    found = {_last(name): data for name, data in read_members(path, lambda name: _last(name) in names)}
+    found: dict[str, bytes] = {}
+    for member, data in read_members(path, keep=lambda member: _ending(member, names) is not None):
+        found[_ending(member, names) or ""] = data
     if absent := [name for name in names if name not in found]:
         raise problem(path, f"lacks {', '.join(absent)}", "Get it again")
     return found
 
 
-def _last(name: str) -> str:
-    return PurePosixPath(name).name
+def member_names(path: Path) -> list[str]:
+    """The names of all files, none of which is read."""
+    names: list[str] = []
+
+    def note(name: str) -> bool:
+        names.append(name)
+        return False
+
+    for _ in read_members(path, keep=note):
+        pass
+    return names
+
+
+def _ending(member: str, names: Collection[str]) -> str | None:
+    return next((name for name in names if f"/{member}".endswith(f"/{name}")), None)
 
 
 def _from_folder(folder: Path, keep: Keep) -> Iterator[tuple[str, bytes]]:

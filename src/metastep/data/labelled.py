@@ -1,30 +1,36 @@
 """Labelled data sets by name, split into pictures to learn from, to make choices with, and to report on."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import data_directory
+import torch
+
+from metastep.data.catalog import data_directory, own_folder
 from metastep.data.characters import load_characters
+from metastep.data.cifar100 import CIFAR100
 from metastep.data.digits import load_digits
 from metastep.data.errors import DataError, printable
 from metastep.data.holdout import few
-from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.data.images import ImageSet, LabelledSet, LabelledSplits, stack_classes
 from metastep.data.official import Official, load_official
+from metastep.data.own import load_own
+from metastep.data.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
 from metastep.data.progress import Progress, silent
 from metastep.data.stl10 import STL10
+from metastep.data.tiny_imagenet import TINY_IMAGENET
 
-__all__ = ["LabelledSet", "LabelledSplits", "load_labelled"]
+__all__ = ["LABELLED", "LabelledEntry", "LabelledSet", "LabelledSplits", "load_labelled"]
 
 
 class Request(NamedTuple):
     """What a loader is asked for."""
 
+    name: str
     root: Path | None
-    rest: str
-    """What follows the colon of a name."""
     size: int | None
     seed: int
     progress: Progress
@@ -39,9 +45,11 @@ class LabelledEntry:
     licence: str
     source: str
     """Where to get it."""
+    parts: str
+    """How many pictures are for what."""
     load: Callable[[Request], LabelledSplits]
-    locate: Callable[[Path], tuple[Path, ...]]
-    """Its files in a data directory; none when it is not, or not wholly, there."""
+    locate: Callable[[Path], tuple[Path, ...]] = lambda root: ()
+    """Its files in a data directory; none when it needs none, or is not wholly there."""
 
 
 def load_labelled(
@@ -59,22 +67,30 @@ def load_labelled(
     root: the data directory; None takes it from METASTEP_DATA.
     size: pixels of the pictures' side; None for the usual one.
     seed: of the draws where no published split says which picture belongs where; not that of a training run.
-    per_class: train on so many pictures of each class, the same whatever else is asked for; None for all.
+    per_class: train on so many pictures of each class, of which fewer are a part of more; None for all.
     """
     if size is not None and size < 1:
         raise DataError(f"size = {size}: pictures need at least 1 pixel.")
-    rest = name.partition(":")[2]
-    splits = labelled_entry(name).load(Request(root or data_directory(), rest, size, seed, progress))
+    splits = labelled_entry(name).load(Request(name, root or data_directory(), size, seed, progress))
     return splits if per_class is None else splits._replace(train=few(splits.train, per_class, seed))
 
 
 def labelled_entry(name: str) -> LabelledEntry:
-    """The data set of that name."""
+    """The data set of that name; what looks like the path of a folder is a user's own."""
     for entry in LABELLED:
-        if name.partition(":")[0] == entry.name:
+        if entry is not OWN and (name == entry.name or (entry is GLYPHS and name.startswith("glyphs:"))):
             return entry
-    names = ", ".join(entry.name for entry in LABELLED)
-    raise DataError(f"labelled data set {printable(name)!r}: unknown. Choose one of {names}, or a folder's path.")
+    if name.startswith("folder:") or "/" in name or os.path.isdir(name):
+        return OWN
+    names = ", ".join(entry.name for entry in LABELLED if entry is not OWN)
+    raise DataError(f"labelled data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH.")
+
+
+def by_class(data: LabelledSet, most: int) -> ImageSet:
+    """The first pictures of each class, for contact sheets."""
+    rows = [data.images[data.labels == label][:most].numpy() for label in range(len(data.names))]
+    images, counts = stack_classes([list(row) for row in rows])
+    return ImageSet(torch.from_numpy(images), data.names, data.names, counts)
 
 
 def _official(official: Official, request: Request) -> LabelledSplits:
@@ -85,34 +101,56 @@ def _official(official: Official, request: Request) -> LabelledSplits:
 
 
 def _characters(request: Request) -> LabelledSplits:
-    return load_characters([script for script in request.rest.split(",") if script], request.size, request.progress)
+    scripts = [script for script in request.name.partition(":")[2].split(",") if script]
+    return load_characters(scripts, request.size, request.progress)
 
 
-def _nowhere(root: Path) -> tuple[Path, ...]:
-    del root  # it needs no files
-    return ()
+def _own(request: Request) -> LabelledSplits:
+    path = own_folder(Path(request.name.removeprefix("folder:")), request.root)
+    return load_own(path, request.size, request.seed, request.progress)
 
 
 def _entry(official: Official, summary: str, licence: str) -> LabelledEntry:
-    return LabelledEntry(official.name, summary, licence, official.source, partial(_official, official), official.find)
+    parts = "{:,} train, {:,} val, {:,} test".format(*official.sizes)
+    load = partial(_official, official)
+    return LabelledEntry(official.name, summary, licence, official.source, parts, load, official.find)
 
 
+RESEARCH = "non-commercial research and education"
+GLYPHS = LabelledEntry(
+    name="glyphs",
+    summary="105 letters of the Cyrillic and Greek scripts (glyphs:SCRIPT,… for others, glyphs:all), 28x28",
+    licence="free (drawn from the DejaVu fonts)",
+    source="comes with metastep",
+    parts="15 train, 2 val, 3 test drawings of each",
+    load=_characters,
+)
+OWN = LabelledEntry(
+    name="folder",
+    summary="your own pictures, one sub-folder per class, below train/, val/ and test/ or split for you; 256x256",
+    licence="yours",
+    source="any folder: name it as folder:PATH, or by its path",
+    parts="60 % train, 20 % val, 20 % test of each class",
+    load=_own,
+)
 LABELLED = (
     LabelledEntry(
-        "digits",
-        "1,797 handwritten digits of 8x8, shown at 28x28; 40 of each class to train on",
-        "CC BY 4.0 (E. Alpaydin, C. Kaynak; UCI)",
-        "comes with scikit-learn",
-        lambda request: load_digits(request.size, request.seed),
-        _nowhere,
+        name="digits",
+        summary="1,797 handwritten digits of 8x8, made 28x28, for few labels per class",
+        licence="CC BY 4.0 (E. Alpaydin and C. Kaynak, UCI)",
+        source="comes with scikit-learn",
+        parts="400 train, 200 val, 1,197 test",
+        load=lambda request: load_digits(request.size, request.seed),
     ),
-    LabelledEntry(
-        "glyphs",
-        "characters of the Cyrillic and Greek scripts (others as glyphs:SCRIPT,…), 20 drawings each, 28x28",
-        "free (drawn from the DejaVu fonts)",
-        "comes with metastep",
-        _characters,
-        _nowhere,
+    GLYPHS,
+    _entry(STL10, "10 classes of photos, 96x96 made 32x32", "research; pictures from ImageNet"),
+    _entry(CIFAR100, "100 classes of photos, 32x32", "none stated; cite Krizhevsky 2009"),
+    _entry(
+        TINY_IMAGENET, "200 ImageNet classes, 64x64 made 32x32; to train source networks on", f"ImageNet: {RESEARCH}"
     ),
-    _entry(STL10, "10 classes of 500 photos to train on, 800 to test, 96x96 made 32x32", "research"),
+    _entry(CUB200, "200 species of birds, 256x256", RESEARCH),
+    _entry(INDOOR67, "67 kinds of rooms, 256x256", "research; pictures by their owners"),
+    _entry(STANFORD40, "40 human actions, 256x256", "research; pictures by their owners"),
+    _entry(STANFORD_DOGS, "120 breeds of dogs, 256x256", f"ImageNet: {RESEARCH}"),
+    OWN,
 )

@@ -1,17 +1,24 @@
 """Data sets with an official training part and an official test part; some of the training part is for choices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from metastep.data import holdout
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import missing, problem
-from metastep.data.files import entries, fingerprint
-from metastep.data.images import LabelledSplits, labelled
+from metastep.data.files import entries, fingerprint, read_pack
+from metastep.data.images import LabelledSplits, Pixels, labelled
 from metastep.data.progress import Progress
+from metastep.data.sheets import read_sheets
 from metastep.data.splits import Sizes
 
+Part = tuple[Pixels, NDArray[Any]]  # images and labels
+PACKED_SIDE = 32
 RECIPE = 1  # raise it when readers change what they return: older caches are then ignored
 
 
@@ -31,7 +38,7 @@ class Official:
     find: Callable[[Path], tuple[Path, ...]]
     """Its files in a data directory; none when it is not, or not wholly, there."""
     read: Callable[[tuple[Path, ...], int, Progress], Arrays]
-    """From these files at this size: images and labels of `train` and `test`, `names`, and whether `in_order`."""
+    """From these files at this size; see `arrays_of`."""
     indices: str = ""
     """What L2T-ww's validation indices are called, where they were published."""
     balanced: bool = True
@@ -50,9 +57,33 @@ def load_official(official: Official, root: Path, size: int | None, seed: int, p
     return split(official, arrays, root, seed, source[0])
 
 
+def arrays_of(train: Part, test: Part, names: Iterable[str], *, in_order: bool = True) -> Arrays:
+    """What readers return. `in_order`: whether the training part is in its official order."""
+    return {
+        "train_images": train[0],
+        "train_labels": train[1],
+        "test_images": test[0],
+        "test_labels": test[1],
+        "names": np.array(list(names)),
+        "in_order": np.array(in_order),
+    }
+
+
+def read_labelled_pack(path: Path, progress: Progress, *, in_order: bool) -> Arrays:
+    """A pack of sheets of 32x32: the training part, then the test part."""
+    pack = read_pack(path, ("y_train", "y_test", "classes"))
+    images, train = read_sheets(path, PACKED_SIDE, progress), len(pack["y_train"])
+    if len(images) != train + len(pack["y_test"]):
+        raise problem(path, f"has {len(images):,} pictures, but another number of labels", "Copy it again")
+    parts = (images[:train], pack["y_train"]), (images[train:], pack["y_test"])
+    return arrays_of(*parts, pack["classes"], in_order=in_order)
+
+
 def split(official: Official, arrays: Arrays, root: Path, seed: int, source: Path) -> LabelledSplits:
     """The three parts, whose sizes must be those of the paper."""
-    pool, test = (labelled(arrays[f"{part}_images"], arrays[f"{part}_labels"], arrays["names"]) for part in _PARTS)
+    pool, test = (
+        labelled(arrays[f"{part}_images"], arrays[f"{part}_labels"], arrays["names"]) for part in ("train", "test")
+    )
     training, choices, testing = official.sizes
     found, expected = (len(pool.labels), len(test.labels)), (training + choices, testing)
     if found != expected:
@@ -60,9 +91,6 @@ def split(official: Official, arrays: Arrays, root: Path, seed: int, source: Pat
         raise problem(source, reason.format(*found, *expected), f"Get the whole data set: {official.source}")
     held, rule = _held(official, arrays, root, seed)
     return LabelledSplits(pool.at(holdout.complement(held, len(pool.labels))), pool.at(held), test, rule)
-
-
-_PARTS = ("train", "test")
 
 
 def _held(official: Official, arrays: Arrays, root: Path, seed: int) -> tuple[list[int], str]:
