@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 from metastep.data.batches import Batches
 from metastep.data.labelled import load_labelled
 from metastep.data.progress import Progress, silent
-from metastep.errors import MetastepError
 from metastep.runs import CheckpointError, Run, to_plain
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
@@ -28,11 +27,11 @@ class Judged(NamedTuple):
 
     loss: Tensor
     right: Tensor  # of each class
-    count: Tensor
+    pictures: Tensor
 
     @property
     def accuracy(self) -> Tensor:
-        return self.right.sum() / self.count.sum()
+        return self.right.sum() / self.pictures.sum()
 
 
 @dataclass(frozen=True)
@@ -106,23 +105,16 @@ def evaluate(
         checkpoint,
         epoch=epoch["epoch"],
         accuracy=100 * float(judged.accuracy),
-        pictures=int(judged.count.sum()),
+        pictures=int(judged.pictures.sum()),
         classes=tuple(_scores(splits.train.names, judged)),
         seconds=time.perf_counter() - began,
     )
 
 
 def _scores(names: tuple[str, ...], judged: Judged) -> list[ClassScore]:
-    rows = zip(names, judged.right.tolist(), judged.count.tolist(), strict=True)
+    rows = zip(names, judged.right.tolist(), judged.pictures.tolist(), strict=True)
     return [ClassScore(name, 100 * right / count if count else 0.0, int(count)) for name, right, count in rows]
 
 
 def to_json(evaluation: Evaluation) -> str:
     return json.dumps(to_plain(evaluation), indent=1)
-
-
-def require_split(split: str) -> Literal["test", "val", "train"]:
-    for known in ("test", "val", "train"):
-        if split == known:
-            return known  # type: ignore[return-value]
-    raise MetastepError(f"split = {split!r}: choose test, val or train.")

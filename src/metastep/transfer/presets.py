@@ -39,7 +39,7 @@ TARGETS = {  # the paper's names; what the data set is called here; sizes
     "bird": ("cub200", _LARGE),
     "indoor": ("indoor67", _LARGE),
     "action": ("stanford40", _LARGE),
-    "dog": ("dogs", _LARGE),
+    "dog": ("stanford_dogs", _LARGE),
 }
 OPTIMIZERS = {
     "sgd": InnerConfig("sgd", 0.1, momentum=0.9, weight_decay=1e-4),

@@ -169,7 +169,7 @@ def added(sums: Sums, metrics: dict[str, Tensor], pictures: int) -> Sums:
     """Means over batches become sums over pictures; `correct` is one already"""
     new = {name: value.double() * (1 if name == "correct" else pictures) for name, value in metrics.items()}
     new["pictures"] = torch.full_like(new["loss"], pictures)
-    return map_tree(torch.add, sums, new) if sums else new  # type: ignore[no-any-return]
+    return map_tree(torch.add, sums, new) if sums else new
 
 
 def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> None:
@@ -178,7 +178,7 @@ def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> N
     parts, record, step = loop.parts, loop.record, loop.step(at)
     rate = loop.config.inner.rate(at.epoch, loop.config.epochs)
     at.epoch, at.batch = at.epoch + 1, 0
-    means = {name: (value / sums["pictures"]).tolist() for name, value in sums.items()}
+    means: dict[str, Any] = {name: (value / sums["pictures"]).tolist() for name, value in sums.items()}
     shown = {"epoch": at.epoch, "loss": means["loss"], "accuracy": means["correct"]}
     others = {ours: means[theirs] for theirs, ours in OTHER_METRICS.items() if theirs in means}
     record.row(step, "train", **shown, **others, lr=rate, seconds=at.seconds)
