@@ -189,7 +189,8 @@ def _leaf_by_leaf(
         for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
     ]
     memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
-    return State(tree_unflatten([p for p, _ in moved], spec), memory, state.step + steps)
+    after = [new.to(p.dtype) for p, (new, _) in zip(params, moved, strict=True)]  # a rate may have a finer one
+    return State(tree_unflatten(after, spec), memory, state.step + steps)
 
 
 def _combination(terms: list[tuple[Tensor, float]]) -> Tensor:

@@ -1,6 +1,6 @@
-"""Nets by name: `NETS` has what comes with metastep, `load_net` also finds a user's own."""
+"""Nets by name: `NETS` and `CLASSIFIERS` have what comes with metastep, `load_net` also finds a user's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -11,6 +11,9 @@ from torch import nn
 from metastep.errors import MetastepError
 from metastep.nets import blocks
 from metastep.nets.conv4 import Conv4, Layer, kaiming, layer_init, normal, xavier
+from metastep.nets.resnet import ResNet18, ResNet34
+from metastep.nets.resnet32 import ResNet32
+from metastep.nets.vgg import VGG
 
 Builder = Callable[..., nn.Module]  # called with ways=, channels=, size= and options of its own
 
@@ -37,19 +40,31 @@ NETS: dict[str, Builder] = {
     "imaml_omniglot": partial(Conv4, block=blocks.strided_extra_row, init=_imaml_init),
 }
 
+# Nets with running statistics, for one data set after another: sources and targets of transfer. Each has `taps`, the
+# names of the layers that its features are taken from.
+CLASSIFIERS: dict[str, Builder] = {
+    "resnet32": ResNet32,
+    "vgg9": VGG,
+    "resnet18": ResNet18,
+    "resnet34": ResNet34,
+    # for small pictures and two CPU cores
+    "resnet8": partial(ResNet32, blocks=1, width=8),
+    "vgg4": partial(VGG, stages=((16,), (32,), (64,))),
+}
 
-def load_net(path: str) -> Builder:
-    """The builder called `path`: a name in `NETS`, or "package.module:Name" of the user's own.
+
+def load_net(path: str, nets: Mapping[str, Builder] = NETS) -> Builder:
+    """The builder called `path`: a name in `nets`, or "package.module:Name" of the user's own.
 
     The second form imports and so runs that module: only for a path that the user typed, never one read from a file.
     """
-    if path in NETS:
-        return NETS[path]
+    if path in nets:
+        return nets[path]
     if ":" not in path:
-        near = get_close_matches(path, NETS, n=1)
+        near = get_close_matches(path, nets, n=1)
         raise MetastepError(
             f"there is no net {path!r}{f', did you mean {near[0]!r}?' if near else '.'} "
-            f"Choose one of {', '.join(NETS)}, or give your own as package.module:Name."
+            f"Choose one of {', '.join(nets)}, or give your own as package.module:Name."
         )
     module_name, _, name = path.partition(":")
     return _attribute(_imported(module_name, path), name, path)

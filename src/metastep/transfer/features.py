@@ -5,9 +5,10 @@ one `torch.func.functional_call`. Nothing of the module changes but for the leng
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +31,19 @@ def tap(
 ) -> tuple[Tensor, list[Tensor]]:
     """(output, output of each layer); a layer that is called several times gives its last output"""
     seen: dict[str, Tensor] = {}
-    hooks = [layer_named(module, name).register_forward_hook(_keep(seen, name)) for name in layers]
-    try:
+    with ExitStack() as hooks:
+        for name in layers:
+            keep = partial(_keep, seen, name)
+            hooks.enter_context(layer_named(module, name).register_forward_hook(keep))
         output = apply(module, {**params, **buffers}, x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    if unused := [name for name in layers if name not in seen]:
+        raise MetastepError(f"{type(module).__name__} has the layer {unused[0]!r} but does not call it: name another.")
     return output, [seen[name] for name in layers]
+
+
+def _keep(seen: dict[str, Tensor], name: str, part: nn.Module, inputs: Any, output: Tensor) -> None:
+    del part, inputs
+    seen[name] = output
 
 
 def tap_and_update(
@@ -45,14 +52,6 @@ def tap_and_update(
     """(output, features, buffers afterwards): what the module writes to its buffers, it writes to copies"""
     buffers = map_tree(torch.clone, buffers)
     return *tap(module, params, buffers, x, layers), buffers
-
-
-def _keep(seen: dict[str, Tensor], name: str):  # type: ignore[no-untyped-def]
-    def hook(part: nn.Module, inputs: object, output: Tensor) -> None:
-        del part, inputs
-        seen[name] = output
-
-    return hook
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:

@@ -37,15 +37,15 @@ Metrics = dict[str, Tensor]
 class Method:
     """How a target is trained: alone (scratch), or guided by a source (transfer).
 
-    Baseline: steps T, window 1. Multi-step: window n. steps = 0 and learned = False train φ with the weights that θ
-    started from. transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
+    Baseline: steps T, window 1. Multi-step: window n. With steps = 0 or learned = False, θ stays where it started.
+    transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
     """
 
     kind: Literal["scratch", "transfer"] = "transfer"
     steps: int = 2
     window: int = 1
     beta: float = 0.5
-    learned: bool = True
+    learned: bool = True  # False: build the guidance with uniform weights
     outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
     transfer_lr: float = 1.0
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -87,23 +87,21 @@ Iterate = Callable[[TransferState, Batch, Tensor | float], tuple[TransferState, 
 
 def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
     """Where training starts: copies of what the modules hold. Its structure stays as it is from then on."""
-    matching, networks = (guidance.matching, guidance.networks) if guidance else (None, None)
-    params = {"target": parameters_of(target.module), "matching": parameters_of(matching) if matching else {}}
-    meta = parameters_of(networks) if networks else {}
+    matching = parameters_of(guidance.matching) if guidance else {}
+    networks = parameters_of(guidance.networks) if guidance else {}
+    params = _copied({"target": parameters_of(target.module), "matching": matching})
+    none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
     return TransferState(
-        _fresh(method.dynamics(0.0), params), _copied(buffers_of(target.module)), _fresh(method.meta_dynamics, meta)
+        _fresh(method.dynamics(0.0), params, none_yet),
+        _copied(buffers_of(target.module)),
+        _fresh(method.meta_dynamics, _copied(networks), none_yet.clone()),
     )
 
 
-def _fresh(dynamics: SGD | Adam, params: Tree) -> State:
-    params = _copied(params)
-    device = next((p.device for group in params.values() for p in _tensors(group)), torch.device("cpu"))
-    memory = dynamics.init(params).memory or (zeros_like(params),)  # a velocity of 0 gives v = ĝ in the first step
-    return State(params, memory, torch.zeros((), dtype=torch.float64, device=device))
-
-
-def _tensors(group: Any) -> list[Tensor]:
-    return [group] if isinstance(group, Tensor) else list(group.values())
+def _fresh(dynamics: SGD | Adam, params: Tree, step: Tensor) -> State:
+    # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
+    velocity = (zeros_like(params),) if isinstance(dynamics, SGD) and dynamics.momentum else ()
+    return State(params, dynamics.init(params).memory or velocity, step)
 
 
 def _copied(tree: Tree) -> Tree:
