@@ -48,7 +48,7 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
         tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
-        x = train.batch(0, 0)[0][:2].to(dtype)
+        x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
         with seeded(config.seed):
             guide = guidance(
                 tapped, target, config.method.pairs or "all-to-all", x, uniform=config.method.learned is False
