@@ -30,20 +30,34 @@ def tap(
     module: nn.Module, params: Tree, buffers: Tree, x: Tensor, layers: Sequence[str]
 ) -> tuple[Tensor, list[Tensor]]:
     """(output, output of each layer); a layer that is called several times gives its last output"""
-    seen: dict[str, Tensor] = {}
+    seen: dict[str, tuple[Any, int]] = {}
     with ExitStack() as hooks:
         for name in layers:
             keep = partial(_keep, seen, name)
             hooks.enter_context(layer_named(module, name).register_forward_hook(keep))
         output = apply(module, {**params, **buffers}, x)
-    if unused := [name for name in layers if name not in seen]:
-        raise MetastepError(f"{type(module).__name__} has the layer {unused[0]!r} but does not call it: name another.")
-    return output, [seen[name] for name in layers]
+    return output, [_kept(module, name, *seen.get(name, (None, 0))) for name in layers]
 
 
-def _keep(seen: dict[str, Tensor], name: str, part: nn.Module, inputs: Any, output: Tensor) -> None:
+def _keep(seen: dict[str, tuple[Any, int]], name: str, part: nn.Module, inputs: Any, output: Any) -> None:
     del part, inputs
-    seen[name] = output
+    seen[name] = output, _version(output)
+
+
+def _kept(module: nn.Module, name: str, output: Any, version: int) -> Any:
+    if output is None:
+        raise MetastepError(f"{type(module).__name__} has the layer {name!r} but does not call it: name another.")
+    if _version(output) != version:
+        raise MetastepError(
+            f"a later layer of {type(module).__name__} overwrites what {name!r} gives, as ReLU(inplace=True) does. "
+            "Name that later layer, or build the net without inplace."
+        )
+    return output
+
+
+def _version(output: Any) -> int:
+    """How often a tensor was written to"""
+    return output._version if isinstance(output, Tensor) else 0
 
 
 def tap_and_update(

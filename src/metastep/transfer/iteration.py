@@ -4,108 +4,32 @@
     T virtual steps on β L_tfr in windows of n, one on L_acc; how L_acc answers to θ after them, by the reverse sweep
     θ     ←  one step of Adam;  φ, v and the running statistics go on from the real step: the rest was never stored
 
-Losses, windows and the sweep are the library's; nothing here waits for the device, so an iteration can be captured.
+Nothing here waits for the device, so an iteration can be captured.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
 from torch.nn.functional import cross_entropy
 
 from metastep.counting import count_gradient
-from metastep.dynamics import SGD, Adam, State
-from metastep.errors import MetastepError, require_positive
-from metastep.estimators import Estimate, first_order, unrolled
-from metastep.modules import parameters_of
-from metastep.problems import with_fixed_noise
-from metastep.rates import Rate, require_rates
-from metastep.transfer.features import Tapped, batch_statistics, buffers_of, tap, tap_and_update
-from metastep.transfer.loss import Guide, guides, transfer_loss
+from metastep.dynamics import State
+from metastep.errors import MetastepError
+from metastep.transfer.features import Tapped, tap_and_update
+from metastep.transfer.lookahead import Lookahead
+from metastep.transfer.loss import Guide, guides
+from metastep.transfer.losses import Batch, Losses
+from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Weights
-from metastep.trees import Tree, map_tree, norm, subtract, zeros_like
-from metastep.windows import InnerLoop, Problem, Window, task_gradient, window_lengths
+from metastep.trees import Tree
 
-Batch = tuple[Tensor, Tensor]  # pictures (batch, channels, height, width), labels (batch,)
+__all__ = ["Batch", "Iterate", "Method", "Metrics", "TransferState", "initial_state", "iteration"]
+
 Metrics = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a target is trained: alone (scratch), or guided by a source (transfer).
-
-    Baseline: steps T, window 1. Multi-step: window n. With steps = 0 or learned = False, θ stays where it started.
-    transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
-    """
-
-    kind: Literal["scratch", "transfer"] = "transfer"
-    steps: int = 2
-    window: int = 1
-    beta: float = 0.5
-    learned: bool = True  # False: build the guidance with uniform weights
-    outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
-    transfer_lr: float = 1.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    meta_lr: float = 1e-3
-    meta_weight_decay: float = 1e-4
-
-    def __post_init__(self) -> None:
-        require_rates(momentum=self.momentum, weight_decay=self.weight_decay, beta=self.beta)
-        require_rates(meta_lr=self.meta_lr, meta_weight_decay=self.meta_weight_decay)
-        require_positive(window=self.window, transfer_lr=self.transfer_lr)
-        if self.steps < 0:
-            raise MetastepError(f"steps = {self.steps}: virtual steps are counted from 0, which learns no weights.")
-
-    @property
-    def learns(self) -> bool:
-        """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
-        return self.kind == "transfer" and self.learned and self.steps > 0
-
-    def dynamics(self, lr: Rate) -> SGD | Adam:
-        if self.optimizer == "adam":
-            return Adam(lr, weight_decay=self.weight_decay)
-        return SGD(lr, self.momentum, weight_decay=self.weight_decay)
-
-    @property
-    def meta_dynamics(self) -> Adam:
-        return Adam(self.meta_lr, weight_decay=self.meta_weight_decay)
-
-
-class TransferState(NamedTuple):
-    target: State  # φ = {"target": …, "matching": …} by name, the optimizer's memory, the step (float64, 0-d)
-    buffers: Tree  # running statistics of the target, by name
-    meta: State  # θ by name, its Adam's moments and step
-
-
 Iterate = Callable[[TransferState, Batch, Tensor | float], tuple[TransferState, Metrics]]
-
-
-def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
-    """Where training starts: copies of what the modules hold. Its structure stays as it is from then on."""
-    matching = parameters_of(guidance.matching) if guidance else {}
-    networks = parameters_of(guidance.networks) if guidance else {}
-    params = _copied({"target": parameters_of(target.module), "matching": matching})
-    none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
-    return TransferState(
-        _fresh(method.dynamics(0.0), params, none_yet),
-        _copied(buffers_of(target.module)),
-        _fresh(method.meta_dynamics, _copied(networks), none_yet.clone()),
-    )
-
-
-def _fresh(dynamics: SGD | Adam, params: Tree, step: Tensor) -> State:
-    # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
-    velocity = (zeros_like(params),) if isinstance(dynamics, SGD) and dynamics.momentum else ()
-    return State(params, dynamics.init(params).memory or velocity, step)
-
-
-def _copied(tree: Tree) -> Tree:
-    return map_tree(lambda x: x.detach().clone(), tree)
 
 
 def iteration(
@@ -132,10 +56,7 @@ def iteration(
 
     @torch.no_grad()
     def iterate(state: TransferState, batch: Batch, lr: Tensor | float) -> tuple[TransferState, Metrics]:
-        x, _ = batch
-        seen = guides(guidance, x) if guidance else []
-        again = (lambda: guides(guidance, x)) if guidance and recompute_source else (lambda: seen)
-        losses = Losses(method.beta, target, guidance, again, state.buffers)
+        losses = Losses(method.beta, target, guidance, looks(guidance, batch[0], recompute_source), state.buffers)
         reached, buffers, metrics = real_step(losses, method, state, batch, lr)
         if not method.learns:
             return TransferState(reached, buffers, state.meta), metrics
@@ -149,38 +70,15 @@ def iteration(
     return iterate
 
 
-class Losses(NamedTuple):
-    """L_acc, β L_tfr and their sum as pure functions (φ, θ, batch), with the statistics of the batch."""
-
-    beta: float
-    target: Tapped
-    guidance: Guidance | None
-    guides: Callable[[], list[Guide]]
-    buffers: Tree
-
-    def accuracy(self, params: Tree, meta: Tree, batch: Batch) -> Tensor:
-        del meta
-        return cross_entropy(self._run(params, batch[0], ())[0], batch[1])
-
-    def transfer(self, params: Tree, meta: Tree, batch: Batch) -> Tensor:
-        features = self._run(params, batch[0], self.target.layers)[1]
-        return self.beta * self.guided(params, meta, features)[0]
-
-    def total(self, params: Tree, meta: Tree, batch: Batch) -> Tensor:
-        logits, features = self._run(params, batch[0], self.target.layers)
-        return cross_entropy(logits, batch[1]) + self.beta * self.guided(params, meta, features)[0]
-
-    def guided(self, params: Tree, meta: Tree, features: list[Tensor]) -> tuple[Tensor, list[Weights]]:
-        """L_tfr, and the weights it was made with"""
-        assert self.guidance
-        seen = self.guides()
-        weights = functional_call(self.guidance.networks, meta, ([guide.pooled for guide in seen],))
-        matched = functional_call(self.guidance.matching, params["matching"], (features,))
-        return transfer_loss(seen, matched, weights), weights
-
-    def _run(self, params: Tree, x: Tensor, layers: tuple[str, ...]) -> tuple[Tensor, list[Tensor]]:
-        with batch_statistics(self.target.module):
-            return tap(self.target.module, params["target"], self.buffers, x, layers)
+def looks(guidance: Guidance | None, x: Tensor, recompute: bool) -> Callable[[], list[Guide]]:
+    """What the source makes of the pictures: found once for all losses, or again by each"""
+    if guidance is None:
+        return list
+    look = partial(guides, guidance, x)
+    if recompute:
+        return look
+    seen = look()
+    return lambda: seen
 
 
 def real_step(
@@ -210,42 +108,3 @@ def summary(weights: list[Weights]) -> Metrics:
     """For each pair: the mean λ, and how sharp w is, from 1 (all channels alike) to C (one channel alone)"""
     sharpness = [weight.what.shape[1] * weight.what.amax(1).mean() for weight in weights]
     return {"where": torch.stack([weight.where.mean() for weight in weights]), "what": torch.stack(sharpness)}
-
-
-class Lookahead(NamedTuple):
-    """The virtual steps from the state that the real step has reached."""
-
-    method: Method
-    losses: Losses
-    start: State
-    batch: Batch
-    lr: Tensor | float
-
-    def estimate(self, meta: Tree) -> Estimate:
-        """The outer loss and its gradient in θ; the surrogate sees only the θ that stands in the outer loss itself."""
-        lengths = window_lengths(self.method.steps, self.method.window)
-        loop = InnerLoop(with_fixed_noise(self.problem()), self.method.dynamics(self.rate()), lengths)
-        estimator = unrolled if self.method.outer == "accuracy" else first_order
-        return estimator(loop)(meta, self.batch)
-
-    def problem(self) -> Problem:
-        def windows(batch: Batch, lengths: Any) -> list[Window]:
-            return [*(Window(self.losses.transfer, batch, n) for n in lengths), Window(self.losses.accuracy, batch, 1)]
-
-        outer = self.losses.accuracy if self.method.outer == "accuracy" else self.losses.total
-        return Problem(lambda meta, batch: self.start, windows, outer)
-
-    def rate(self) -> Rate:
-        """The rate of the real step, times `transfer_lr` in the first T steps from here"""
-        factor, end = self.method.transfer_lr, self.start.step + self.method.steps
-        if factor == 1:
-            return self.lr
-        return lambda meta, step: self.lr * (1 + (factor - 1) * (step < end).to(end))
-
-    def gradient_difference(self, meta: Tree) -> Tensor:
-        window = Window(self.losses.transfer, self.batch, 1)
-        before = task_gradient(window, self.start.params, meta)
-        moved = self.method.dynamics(self.rate()).advance(self.start, before, meta, 1)
-        after = task_gradient(window, moved.params, meta)
-        length = norm(after)
-        return norm(subtract(after, before)) / length.clamp_min(torch.finfo(length.dtype).tiny)  # 0 where λ is

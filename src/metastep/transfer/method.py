@@ -1,0 +1,87 @@
+"""How a target is trained, and the state that training carries from one iteration to the next."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.dynamics import SGD, Adam, State
+from metastep.errors import MetastepError, require_positive
+from metastep.modules import parameters_of
+from metastep.rates import Rate, require_rates
+from metastep.transfer.features import Tapped, buffers_of
+from metastep.transfer.networks import Guidance
+from metastep.trees import Tree, map_tree, zeros_like
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a target is trained: alone (scratch), or guided by a source (transfer).
+
+    Baseline: steps T, window 1. Multi-step: window n. With steps = 0 or learned = False, θ stays where it started.
+    transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
+    """
+
+    kind: Literal["scratch", "transfer"] = "transfer"
+    steps: int = 2
+    window: int = 1
+    beta: float = 0.5
+    learned: bool = True  # False: build the guidance with uniform weights
+    outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
+    transfer_lr: float = 1.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    meta_lr: float = 1e-3
+    meta_weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        require_rates(momentum=self.momentum, weight_decay=self.weight_decay, beta=self.beta)
+        require_rates(meta_lr=self.meta_lr, meta_weight_decay=self.meta_weight_decay)
+        require_positive(window=self.window, transfer_lr=self.transfer_lr)
+        if self.steps < 0:
+            raise MetastepError(f"steps = {self.steps}: virtual steps are counted from 0, which learns no weights.")
+
+    @property
+    def learns(self) -> bool:
+        """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
+        return self.kind == "transfer" and self.learned and self.steps > 0
+
+    def dynamics(self, lr: Rate) -> SGD | Adam:
+        if self.optimizer == "adam":
+            return Adam(lr, weight_decay=self.weight_decay)
+        return SGD(lr, self.momentum, weight_decay=self.weight_decay)
+
+    @property
+    def meta_dynamics(self) -> Adam:
+        return Adam(self.meta_lr, weight_decay=self.meta_weight_decay)
+
+
+class TransferState(NamedTuple):
+    target: State  # φ = {"target": …, "matching": …} by name, the optimizer's memory, the step (float64, 0-d)
+    buffers: Tree  # running statistics of the target, by name
+    meta: State  # θ by name, its Adam's moments and step
+
+
+def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
+    """Where training starts: copies of what the modules hold. Its structure stays as it is from then on."""
+    matching = parameters_of(guidance.matching) if guidance else {}
+    networks = parameters_of(guidance.networks) if guidance else {}
+    params = _copied({"target": parameters_of(target.module), "matching": matching})
+    none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
+    return TransferState(
+        _fresh(method.dynamics(0.0), params, none_yet),
+        _copied(buffers_of(target.module)),
+        _fresh(method.meta_dynamics, _copied(networks), none_yet.clone()),
+    )
+
+
+def _fresh(dynamics: SGD | Adam, params: Tree, step: Tensor) -> State:
+    # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
+    velocity = (zeros_like(params),) if isinstance(dynamics, SGD) and dynamics.momentum else ()
+    return State(params, dynamics.init(params).memory or velocity, step)
+
+
+def _copied(tree: Tree) -> Tree:
+    return map_tree(lambda x: x.detach().clone(), tree)
