@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from metastep.data import catalog
 from metastep.data.commands import app
+from metastep.data.labelled import LABELLED
 from tests.data.helpers import write_classes
 
 
@@ -46,6 +47,9 @@ def test_list_names_every_data_set_and_where_to_get_it() -> None:
     assert result.exit_code == 0
     for entry in catalog.ENTRIES:
         for text in (entry.name, entry.summary, entry.licence, entry.source, ", ".join(entry.splits)):
+            assert text in result.output
+    for labelled in LABELLED:
+        for text in (labelled.name, labelled.summary, labelled.licence, labelled.source, labelled.parts):
             assert text in result.output
     assert "none; name one with --data or METASTEP_DATA" in result.output
 
@@ -135,6 +139,27 @@ def test_check_finds_folders_below_the_data_directory(tmp_path: Path, monkeypatc
     monkeypatch.setenv("METASTEP_DATA", str(tmp_path))
     assert run("check", "photos").exit_code == 0
     check_refused(run("check", "absent"), "absent: is not a folder")
+
+
+def test_labelled_data_can_be_shown_and_checked(elsewhere: Path) -> None:
+    result = run("show", "digits", "--split", "test", "--episodes", 1)
+    assert (result.stdout, result.stderr) == ("digits-test.png: 1 episodes out of 10 classes\n", "")
+    assert format_of(elsewhere / "digits-test.png") == "PNG"
+    result = run("check", "digits")
+    rule = "validation: 20 of each class, drawn with seed 0"
+    assert result.stdout == f"digits: all is well: 400 train, 200 val, 1,197 test; {rule}\n"
+    check_refused(run("show", "digits", "--split", "all"), "'all'", "train, val, test")
+
+
+@pytest.mark.parametrize("command", ["show", "check", "get"])
+def test_labelled_data_that_is_not_here_can_be_had_elsewhere(command: str, tmp_path: Path) -> None:
+    (entry,) = (entry for entry in LABELLED if entry.name == "cub200")
+    check_refused(run(command, "cub200", "--data", tmp_path), entry.source)
+
+
+def test_list_finds_labelled_data(tmp_path: Path) -> None:
+    (tmp_path / "stl10_32_lossless.npz").touch()
+    assert f"{tmp_path}/stl10_32_lossless.npz" in run("list", "--data", tmp_path).output
 
 
 def test_real_data_can_be_shown(real_data: Path, elsewhere: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.Image import Resampling
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import open_picture, read_picture, to_pixels
+from metastep.data.pictures import open_picture, read_picture, resized, to_pixels
 from tests.data.helpers import encoded, noise
 
 GREY = Image.new("L", (10, 6), 100)
@@ -145,3 +146,10 @@ def test_damaged_bytes_give_a_picture_or_a_data_error(kind: str) -> None:
         except DataError:
             continue
         assert to_pixels(picture, 8, 3).shape == (3, 8, 8)
+
+
+def test_arrays_are_resized_as_pillow_resizes_pictures() -> None:
+    pixels = np.stack([noise(seed, 96, 96) for seed in range(3)])
+    small = resized(pixels.transpose(0, 3, 1, 2), 32).transpose(0, 2, 3, 1)
+    for picture, ours in zip(pixels, small, strict=True):
+        assert np.array_equal(ours, np.asarray(Image.fromarray(picture).resize((32, 32), Resampling.BILINEAR)))

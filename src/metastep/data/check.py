@@ -7,8 +7,10 @@ from typing import Literal
 
 from metastep.data.errors import DataError, printable, problem
 from metastep.data.files import entries, folder_identity, read_bytes
+from metastep.data.own import is_split
 from metastep.data.pictures import open_picture
 from metastep.data.progress import Progress, silent
+from metastep.data.splits import PARTS
 
 Kind = Literal["unreadable", "too few", "duplicate", "empty", "misplaced", "link loop"]
 
@@ -28,11 +30,21 @@ class Finding:
 
 
 def check_folder(path: Path, shots: int = 1, queries: int = 15, *, progress: Progress = silent) -> list[Finding]:
-    """Everything that would stop `load_folder`, or spoil what is learned from it; empty when all is well."""
+    """Everything that would stop `load_folder`, or spoil what is learned from it; empty when all is well.
+
+    Below train/, val/ and test/ the classes are not for episodes, so one picture of each is enough.
+    """
     if not path.is_dir():
         raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
-    findings: list[Finding] = []
     first_with: dict[str, Path] = {}  # content hash -> the first file that has it
+    if not is_split(path):
+        return _check_classes(path, shots + queries, first_with, progress)
+    parts = [path / part for part in PARTS if (path / part).is_dir()]
+    return [finding for part in parts for finding in _check_classes(part, 1, first_with, progress)]
+
+
+def _check_classes(path: Path, needed: int, first_with: dict[str, Path], progress: Progress) -> list[Finding]:
+    findings: list[Finding] = []
     found = entries(path)
     if not any(entry.is_dir() for entry in found):
         findings.append(_finding("empty", path, "has no class folders: put each class in a sub-folder"))
@@ -42,7 +54,7 @@ def check_folder(path: Path, shots: int = 1, queries: int = 15, *, progress: Pro
         elif _loops(entry, path):
             findings.append(_finding("link loop", entry, "is a link to a folder that contains it: remove it"))
         else:
-            findings += _check_class(entry, shots + queries, first_with)
+            findings += _check_class(entry, needed, first_with)
         progress(done, len(found))
     return findings
 
@@ -75,8 +87,16 @@ def _check_file(file: Path, folder: Path, first_with: dict[str, Path]) -> Findin
     twin = first_with.setdefault(hashlib.sha256(data).hexdigest(), file)
     if twin == file:
         return None
-    where = "the same class" if twin.parent == folder else "another class: its label contradicts itself"
+    where = _relation(twin.parent, folder)
     return _finding("duplicate", file, f"has the same content as {twin}, in {where}; remove one")
+
+
+def _relation(other: Path, folder: Path) -> str:
+    if other == folder:
+        return "the same class"
+    if other.name == folder.name:
+        return "another part: what is tested was seen in training"
+    return "another class: its label contradicts itself"
 
 
 def _loops(entry: Path, container: Path) -> bool:

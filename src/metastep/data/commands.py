@@ -14,15 +14,12 @@ from rich.text import Text
 
 from metastep.data.catalog import (
     ENTRIES,
-    FOLDER,
     OMNIGLOT,
     Entry,
     data_directory,
     entry_of,
     find,
-    load,
     own_folder,
-    resolve,
 )
 from metastep.data.check import Finding, check_folder
 from metastep.data.contact import contact_sheet
@@ -30,6 +27,8 @@ from metastep.data.download import download_omniglot
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.data.files import entries
+from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
+from metastep.data.previews import describe, read_classes, read_labelled
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 
@@ -59,10 +58,15 @@ def list_data_sets(data: Data = None) -> None:
         if root is not None:
             entries(root.expanduser())  # says so if the folder cannot be opened at all
         found = find(root.expanduser()) if root is not None else {}
-        table = _table("name", "what", "where")
-        for entry in ENTRIES:
-            table.add_row(*_described(entry, found.get(entry.name, ())), end_section=True)
         console = Console()
+        table = _table("name", "what", "where", title="for episodes")
+        for entry in ENTRIES:
+            table.add_row(*_described(entry, ", ".join(entry.splits), found.get(entry.name, ())), end_section=True)
+        console.print(table)
+        table = _table("name", "what", "where", title="with labels, for transfer")
+        for labelled in LABELLED:
+            files = labelled.locate(root.expanduser()) if root is not None else ()
+            table.add_row(*_described(labelled, labelled.parts, files), end_section=True)
         console.print(table)
         directory = printable(root) if root is not None else "none; name one with --data or METASTEP_DATA"
         console.print(Text(f"data directory: {directory}"))
@@ -75,7 +79,7 @@ def get(
 ) -> None:
     """Download a data set into the data directory, checked before it is put in place."""
     with refusals():
-        entry = entry_of(name)
+        entry = labelled_entry(name) if only_labelled(name) else entry_of(name)
         root = data or data_directory()
         if entry is not OMNIGLOT:
             raise problem(entry.name, "cannot be downloaded for you", f"To get it: {entry.source}")
@@ -88,7 +92,7 @@ def get(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="glyphs, omniglot, mini_imagenet, folder:PATH, or a path.")],
+    name: Annotated[str, typer.Argument(help="One of `metastep data list`, folder:PATH, or a path.")],
     out: Annotated[Path | None, typer.Option(help="The picture to write.", show_default="NAME-SPLIT.png")] = None,
     ways: Ways = 5,
     shots: Shots = 1,
@@ -103,26 +107,31 @@ def show(
 ) -> None:
     """Draw a contact sheet: a few episodes with their support and their queries."""
     with refusals():
-        entry, folder = resolve(name, data)
-        split = split if split is not None else entry.splits[0]
         with progress_bar(f"reading {printable(name)}") as progress:
-            images = load(name, data, split, progress)
+            read = read_labelled if only_labelled(name) else read_classes
+            label, split, images = read(name, data, split, progress)
         title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
-        path = out or Path(f"{folder.resolve().name if entry is FOLDER else entry.name}-{split}.png")
+        path = out or Path(f"{label}-{split}.png")
         _save(sheet, path)
         typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
 
 
 @app.command()
 def check(
-    path: Annotated[Path, typer.Argument(help="A folder with one sub-folder of pictures per class.")],
+    path: Annotated[
+        Path, typer.Argument(help="A folder with one sub-folder of pictures per class, or the name of a labelled set.")
+    ],
     shots: Shots = 1,
     queries: Queries = 15,
     data: Data = None,
 ) -> None:
     """List everything that is wrong with a folder of your own pictures; exit status 1 if anything is."""
     with refusals():
+        if only_labelled(str(path)):
+            with progress_bar(f"reading {path}") as progress:
+                typer.echo(describe(str(path), data, progress))
+            return
         folder = own_folder(path, data)
         with progress_bar(f"checking {printable(folder)}") as progress:
             findings = check_folder(folder, shots, queries, progress=progress)
@@ -151,17 +160,17 @@ def progress_bar(doing: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def _table(*headings: str) -> Table:
-    table = Table(header_style="bold", border_style="dim")
+def _table(*headings: str, title: str = "") -> Table:
+    table = Table(title=title or None, title_justify="left", header_style="bold", border_style="dim")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
 
 
-def _described(entry: Entry, files: tuple[Path, ...]) -> Iterator[Text]:
+def _described(entry: Entry | LabelledEntry, splits: str, files: tuple[Path, ...]) -> Iterator[Text]:
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     yield Text(entry.name, "bold")
-    yield Text(entry.summary).append(f"\nsplits: {', '.join(entry.splits)}\nterms: {entry.licence}", "dim")
+    yield Text(entry.summary).append(f"\nsplits: {splits}\nterms: {entry.licence}", "dim")
     yield Text(f"{printable(files[0])}{more}", "green") if files else Text(entry.source)
 
 

@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from metastep.data.catalog import data_directory, own_folder
+from metastep.data.catalog import ENTRIES, data_directory, own_folder
 from metastep.data.characters import load_characters
 from metastep.data.cifar100 import CIFAR100
 from metastep.data.digits import load_digits
 from metastep.data.errors import DataError, printable
 from metastep.data.holdout import few
-from metastep.data.images import ImageSet, LabelledSet, LabelledSplits, stack_classes
+from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.official import Official, load_official
 from metastep.data.own import load_own
 from metastep.data.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
@@ -86,11 +84,9 @@ def labelled_entry(name: str) -> LabelledEntry:
     raise DataError(f"labelled data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH.")
 
 
-def by_class(data: LabelledSet, most: int) -> ImageSet:
-    """The first pictures of each class, for contact sheets."""
-    rows = [data.images[data.labels == label][:most].numpy() for label in range(len(data.names))]
-    images, counts = stack_classes([list(row) for row in rows])
-    return ImageSet(torch.from_numpy(images), data.names, data.names, counts)
+def only_labelled(name: str) -> bool:
+    """Whether it names a data set that has no classes set aside, and so none for episodes."""
+    return any(name == entry.name for entry in LABELLED if entry.name not in {other.name for other in ENTRIES})
 
 
 def _official(official: Official, request: Request) -> LabelledSplits:

@@ -24,7 +24,7 @@ Files = dict[str, list[Path]]
 def is_split(path: Path) -> bool:
     """Whether train/ and test/ hold folders of classes, and are not classes themselves."""
     parts = (path / "train", path / "test")
-    return all(part.is_dir() and all(entry.is_dir() for entry in entries(part)) for part in parts)
+    return all(part.is_dir() and any(entry.is_dir() for entry in entries(part)) for part in parts)
 
 
 def load_own(path: Path, size: int | None, seed: int, progress: Progress) -> LabelledSplits:

@@ -5,6 +5,7 @@ from pathlib import Path
 from metastep.data.archives import read_named
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
+from metastep.data.files import read_bytes
 from metastep.data.listed import find_parts, folder_of, read_listed
 from metastep.data.matlab import read_cell_texts
 from metastep.data.official import Official
@@ -20,15 +21,15 @@ DOG_SOURCE = "http://vision.stanford.edu/aditya86/ImageNetDogs, images.tar and l
 
 
 def find_cub200(root: Path) -> tuple[Path, ...]:
-    """The folder of the pictures and the first list, or the archive twice."""
-    folders = ("CUB_200_2011", "cub200/CUB_200_2011", "cub200", "")
-    return find_parts(root, folders, ("images", "CUB_200_2011.tgz"), ("images.txt", "CUB_200_2011.tgz"))
+    """The pictures and both lists, or the archive for each of them."""
+    archive, folders = "CUB_200_2011.tgz", ("CUB_200_2011", "cub200/CUB_200_2011", "cub200", "")
+    return find_parts(root, folders, ("images", archive), ("images.txt", archive), ("train_test_split.txt", archive))
 
 
 def read_cub200(source: tuple[Path, ...], size: int, progress: Progress) -> Arrays:
     """images.txt has lines of number and path, train_test_split.txt of number and 1 for training."""
-    lists = _lists(source[1], ("images.txt", "train_test_split.txt"))
-    paths, training = (dict(line.split(maxsplit=1) for line in lines) for lines in lists)
+    lists = _lines(source[1], "images.txt"), _lines(source[2], "train_test_split.txt")
+    paths, training = (dict(_pair(line, source[1]) for line in lines) for lines in lists)
     if paths.keys() != training.keys():
         raise problem(source[1], "images.txt and train_test_split.txt do not fit together", f"Get it: {CUB_SOURCE}")
     train, test = ([paths[i] for i in paths if training[i] == flag] for flag in ("1", "0"))
@@ -36,57 +37,62 @@ def read_cub200(source: tuple[Path, ...], size: int, progress: Progress) -> Arra
 
 
 def find_indoor67(root: Path) -> tuple[Path, ...]:
-    """The folder or archive of the pictures and the first list."""
+    """The folder or archive of the pictures, and both lists."""
     folders = ("indoor67", "indoorCVPR_09", "indoor67/indoorCVPR_09", "")
-    return find_parts(root, folders, ("Images", "indoorCVPR_09.tar"), ("TrainImages.txt",))
+    return find_parts(root, folders, ("Images", "indoorCVPR_09.tar"), ("TrainImages.txt",), ("TestImages.txt",))
 
 
 def read_indoor67(source: tuple[Path, ...], size: int, progress: Progress) -> Arrays:
     """Lines of class and file; most of the 15,620 pictures are in no list."""
-    train, test = _lists(source[1], ("TrainImages.txt", "TestImages.txt"))
+    train, test = _lines(source[1], "TrainImages.txt"), _lines(source[2], "TestImages.txt")
     return read_listed(source[0], train, test, folder_of, size, progress)
 
 
 def find_stanford40(root: Path) -> tuple[Path, ...]:
-    """The folder or archive of the pictures, and the first list or the archive of the lists."""
-    pictures, lists = (
-        ("JPEGImages", "Stanford40_JPEGImages.zip"),
-        ("ImageSplits/train.txt", "Stanford40_ImageSplits.zip"),
-    )
-    return find_parts(root, ("stanford40", "Stanford40", ""), pictures, lists)
+    """The folder or archive of the pictures, and both lists or their archive."""
+    pictures, archive = ("JPEGImages", "Stanford40_JPEGImages.zip"), "Stanford40_ImageSplits.zip"
+    lists = (("ImageSplits/train.txt", archive), ("ImageSplits/test.txt", archive))
+    return find_parts(root, ("stanford40", "Stanford40", ""), pictures, *lists)
 
 
 def read_stanford40(source: tuple[Path, ...], size: int, progress: Progress) -> Arrays:
     """Lines of a file, action_NNN.jpg."""
-    train, test = _lists(source[1], ("train.txt", "test.txt"))
+    train, test = _lines(source[1], "train.txt"), _lines(source[2], "test.txt")
     return read_listed(source[0], train, test, lambda name: name.rpartition("_")[0], size, progress)
 
 
 def find_stanford_dogs(root: Path) -> tuple[Path, ...]:
-    """The folder or archive of the pictures, and the first list or the archive of the lists."""
-    folders = ("stanford_dogs", "StanfordDogs", "")
-    return find_parts(root, folders, ("Images", "images.tar"), ("train_list.mat", "lists.tar"))
+    """The folder or archive of the pictures, and both lists or their archive."""
+    pictures, lists = ("Images", "images.tar"), (("train_list.mat", "lists.tar"), ("test_list.mat", "lists.tar"))
+    return find_parts(root, ("stanford_dogs", "StanfordDogs", ""), pictures, *lists)
 
 
 def read_stanford_dogs(source: tuple[Path, ...], size: int, progress: Progress) -> Arrays:
-    """Lists in MATLAB's format, of class and file."""
-    names = ("train_list.mat", "test_list.mat")
-    files = read_named(_place(source[1]), names)
-    train, test = (read_cell_texts(files[name], "file_list", f"{source[1].parent}/{name}") for name in names)
+    """Lists of class and file in MATLAB's format."""
+    train, test = (
+        read_cell_texts(_list(path, name), "file_list", f"{path}, {name}")
+        for path, name in zip(source[1:], ("train_list.mat", "test_list.mat"), strict=True)
+    )
     return read_listed(source[0], train, test, folder_of, size, progress)
 
 
-def _place(lists: Path) -> Path:
-    """The archive of the lists, or the folder that they are in."""
-    return lists.parent if lists.suffix in (".txt", ".mat") else lists
+def _list(path: Path, name: str) -> bytes:
+    """The list itself, or from an archive the list of that name."""
+    return read_bytes(path) if path.name == name else read_named(path, (name,))[name]
 
 
-def _lists(first: Path, names: tuple[str, ...]) -> list[list[str]]:
-    files = read_named(_place(first), names)
+def _lines(path: Path, name: str) -> list[str]:
     try:
-        return [[line.strip() for line in files[name].decode().splitlines() if line.strip()] for name in names]
+        return [line.strip() for line in _list(path, name).decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise problem(first, "is no list of files", "Get the lists again") from error
+        raise problem(path, f"{name} is no list of files", "Get it again") from error
+
+
+def _pair(line: str, path: Path) -> tuple[str, str]:
+    number, _, text = line.partition(" ")
+    if not text:
+        raise problem(path, f"has a line {line!r} without a second word: it is cut short", "Get it again")
+    return number, text
 
 
 CUB200 = Official(
@@ -120,7 +126,7 @@ STANFORD40 = Official(
 )
 STANFORD_DOGS = Official(
     name="stanford_dogs",
-    what="Stanford Dogs (a folder stanford_dogs with Images or images.tar, train_list.mat and test_list.mat or lists.tar)",
+    what="Stanford Dogs (a folder stanford_dogs with Images and train_list.mat and test_list.mat, or their archives)",
     source=DOG_SOURCE,
     side=SIDE,
     sizes=(10_800, 1_200, 8_580),

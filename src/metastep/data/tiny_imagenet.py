@@ -11,7 +11,8 @@ from metastep.data.listed import read_listed
 from metastep.data.official import Official
 from metastep.data.progress import Progress
 
-PLACES = ("tiny-imagenet-200", "tiny_imagenet", "tiny-imagenet-200.zip", "tiny_imagenet/tiny-imagenet-200.zip")
+NAME = "tiny-imagenet-200"
+PLACES = (NAME, f"tiny_imagenet/{NAME}", f"{NAME}.zip", f"tiny_imagenet/{NAME}.zip")
 SOURCE = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 ANNOTATIONS = "val/val_annotations.txt"  # lines of: file, class, four numbers
 _TRAINING = re.compile(r"(?:^|/)train/([^/]+/images/[^/]+)$")

@@ -1,0 +1,209 @@
+"""Labelled data sets by name: what comes with the package, a user's own, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from PIL.Image import Resampling
+
+from metastep.data.check import check_folder
+from metastep.data.errors import DataError
+from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, load_labelled
+from tests.data.helpers import write_classes
+
+
+@pytest.fixture(autouse=True)
+def no_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("METASTEP_DATA", raising=False)
+
+
+def counts(data: LabelledSet) -> list[int]:
+    """Pictures of each class."""
+    return data.labels.bincount(minlength=len(data.names)).tolist()
+
+
+def contents(data: LabelledSet) -> set[bytes]:
+    return {image.numpy().tobytes() for image in data.images}
+
+
+def check_parts(splits: LabelledSplits) -> None:
+    """What must hold for every data set."""
+    for part in splits[:3]:
+        assert part.images.dtype == torch.uint8
+        assert part.images.is_contiguous()
+        assert part.labels.dtype == torch.int64
+        assert part.labels.shape == part.images.shape[:1]
+        assert part.names == splits.train.names
+        assert min(counts(part)) > 0
+
+
+@pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry.name)
+def test_every_entry_is_complete(entry: LabelledEntry, tmp_path: Path) -> None:
+    assert all((entry.summary, entry.licence, entry.source, entry.parts))
+    assert entry.locate(tmp_path) == ()
+    if entry.source.startswith("http"):
+        for root in (None, tmp_path):
+            with pytest.raises(DataError, match="--data or METASTEP_DATA") as caught:
+                load_labelled(entry.name, root)
+            assert entry.source in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["digit", "", "folder", "stl10:x"])
+def test_unknown_names_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match=rf"'{name}': unknown\. Choose one of digits, glyphs, stl10"):
+        labelled_entry(name)
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    small = load_labelled("digits", size=8)
+    check_parts(small)
+    bundled = load_digits()
+    theirs = {(label, *image.ravel()) for label, image in zip(bundled.target, bundled.images, strict=True)}
+    ours = {
+        (int(label), *np.rint(image.numpy().ravel() * (16 / 255)))
+        for part in small[:3]
+        for label, image in zip(part.labels, part.images, strict=True)
+    }
+    assert ours == theirs
+    assert small.test.images.max() == 255
+    assert [len(part.labels) for part in small[:3]] == [400, 200, 1197]
+    assert counts(small.val) == [20] * 10
+
+
+@pytest.mark.parametrize("size", [None, 32])
+def test_digits_are_enlarged_by_pillow(size: int | None) -> None:
+    small, large = load_labelled("digits", size=8).val, load_labelled("digits", size=size).val
+    side = size or 28
+    picture = Image.fromarray(small.images[3, 0].numpy()).resize((side, side), Resampling.BILINEAR)
+    assert large.images.shape == (200, 1, side, side)
+    assert np.array_equal(large.images[3, 0].numpy(), np.asarray(picture))
+
+
+def test_few_labels_are_part_of_more_and_leave_the_rest_alone() -> None:
+    few, more = (load_labelled("digits", per_class=number) for number in (5, 10))
+    assert counts(few.train) == [5] * 10
+    assert counts(more.train) == [10] * 10
+    assert contents(few.train) < contents(more.train)
+    assert torch.equal(few.val.images, more.val.images)
+    assert torch.equal(few.test.images, more.test.images)
+
+
+def test_another_seed_another_split() -> None:
+    first, again, other = (load_labelled("digits", seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.val.images, again.val.images)
+    assert not torch.equal(first.val.images, other.val.images)
+    assert (first.validation, other.validation) == tuple(f"20 of each class, drawn with seed {s}" for s in (0, 1))
+
+
+def test_digits_do_not_change_from_version_to_version() -> None:
+    splits = load_labelled("digits", per_class=10)
+    weights = torch.arange(28 * 28).view(28, 28) % 101
+    assert [int((part.images.long() * weights).sum()) for part in splits[:3]] == GOLDEN_DIGITS
+
+
+GOLDEN_DIGITS = [297028062, 593414312, 3553540977]
+
+
+@pytest.mark.parametrize("per_class", [0, 41, -1])
+def test_impossible_numbers_of_labels_are_refused(per_class: int) -> None:
+    with pytest.raises(DataError, match="Ask for 1 to 40 of each class"):
+        load_labelled("digits", per_class=per_class)
+
+
+def test_impossible_sizes_are_refused() -> None:
+    with pytest.raises(DataError, match="size = 0"):
+        load_labelled("digits", size=0)
+
+
+@pytest.mark.usefixtures("glyphs_cache")
+def test_glyphs_are_split_by_drawing() -> None:
+    splits = load_labelled("glyphs")
+    check_parts(splits)
+    assert len(splits.train.names) == 105
+    assert all("CYRILLIC" in name or "GREEK" in name for name in splits.train.names)
+    assert [set(counts(part)) for part in splits[:3]] == [{15}, {2}, {3}]
+    assert not contents(splits.train) & contents(splits.test)
+
+
+@pytest.mark.usefixtures("glyphs_cache")
+def test_other_scripts_can_be_had() -> None:
+    assert len(load_labelled("glyphs:all").train.names) == 1331
+    greek = load_labelled("glyphs:Greek,Old Italic", size=32)
+    assert len(greek.train.names) == 31
+    assert greek.train.images.shape[1:] == (1, 32, 32)
+    with pytest.raises(DataError, match="glyphs:Klingon: is no script of the glyphs"):
+        load_labelled("glyphs:Greek,Klingon")
+
+
+def test_a_folder_is_split_class_by_class(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", {"a": 10, "b": 5, "c": 3})
+    splits = load_labelled(f"folder:{folder}", size=12)
+    check_parts(splits)
+    assert splits.train.names == ("a", "b", "c")
+    assert [counts(part) for part in splits[:3]] == [[6, 3, 1], [2, 1, 1], [2, 1, 1]]
+    assert len(set.union(*(contents(part) for part in splits[:3]))) == 18
+    assert torch.equal(load_labelled("folder:photos", tmp_path, size=12).val.images, splits.val.images)
+    assert load_labelled(str(folder)).train.images.shape[1:] == (3, 256, 256)
+    with Image.open(folder / "c" / "001.png") as picture:
+        pixels = np.asarray(picture.resize((12, 12), Resampling.BILINEAR)).transpose(2, 0, 1)
+    assert pixels.tobytes() in set.union(*(contents(part) for part in splits[:3]))
+
+
+def test_a_class_too_small_to_split_is_named(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", {"a": 10, "b": 2})
+    with pytest.raises(DataError, match="photos/b: has 2 pictures, which cannot be split"):
+        load_labelled(str(folder), size=8)
+
+
+def write_split(folder: Path, *parts: str) -> Path:
+    for part, number in zip(parts, (5, 3, 2), strict=False):
+        write_classes(folder / part, {"a": number, "b": number})
+    return folder
+
+
+def test_the_parts_of_a_folder_are_kept(tmp_path: Path) -> None:
+    splits = load_labelled(str(write_split(tmp_path, "train", "test", "val")), size=8)
+    check_parts(splits)
+    assert [counts(part) for part in splits[:3]] == [[5, 5], [2, 2], [3, 3]]
+    assert splits.validation == "the folder val"
+
+
+def test_without_val_some_of_train_is_taken(tmp_path: Path) -> None:
+    splits = load_labelled(str(write_split(tmp_path, "train", "test")), size=8)
+    assert [counts(part) for part in splits[:3]] == [[4, 4], [1, 1], [3, 3]]
+    assert splits.validation == "25% of each class of train, drawn with seed 0"
+
+
+def test_classes_may_be_called_train_and_test(tmp_path: Path) -> None:
+    splits = load_labelled(str(write_classes(tmp_path / "x", {"test": 5, "train": 5})), size=8)
+    assert splits.train.names == ("test", "train")
+
+
+def test_parts_must_have_the_same_classes(tmp_path: Path) -> None:
+    write_split(tmp_path, "train", "test")
+    write_classes(tmp_path / "train", {"c": 1})
+    with pytest.raises(DataError, match="the class c is not in every part"):
+        load_labelled(str(tmp_path), size=8)
+
+
+def test_a_folder_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no class folders"):
+        load_labelled(str(tmp_path))
+    with pytest.raises(DataError, match="absent: is not a folder"):
+        load_labelled(f"{tmp_path}/absent")
+
+
+def test_check_knows_parts_and_finds_test_pictures_seen_in_training(tmp_path: Path) -> None:
+    folder = write_split(tmp_path, "train", "test")
+    reasons = [finding.reason for finding in check_folder(folder) if finding.kind == "duplicate"]
+    assert len(reasons) == 3  # a 0 to 2; the helper gives those of b other sizes
+    assert all("in another part: what is tested was seen in training" in reason for reason in reasons)
+    for i, file in enumerate(sorted((folder / "test").rglob("*.png"))):
+        Image.new("L", (9, 9), i).save(file)
+    assert check_folder(folder) == []
