@@ -256,9 +256,9 @@ def test_a_checkpoint_of_another_run(source: Path, tmp_path: Path) -> None:
 
 def test_users_nets_are_named_again(source: Path, tmp_path: Path) -> None:
     train(with_source(source, epochs=1), tmp_path / "run")
-    with pytest.raises(MetastepError, match="name it again: --target-net tests.transfer.train_helpers:Pupil"):
+    with pytest.raises(MetastepError, match=r"name it again: --target-net tests\.transfer\.train_helpers:Pupil"):
         resume(tmp_path / "run")
-    with pytest.raises(MetastepError, match="name it again: --source-net tests.transfer.train_helpers:Teacher"):
+    with pytest.raises(MetastepError, match=r"name it again: --source-net tests\.transfer\.train_helpers:Teacher"):
         resume(tmp_path / "run", target_net=PUPIL)
     with pytest.raises(MetastepError, match="name it again: --target-net"):
         evaluate(tmp_path / "run")

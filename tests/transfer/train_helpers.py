@@ -75,7 +75,7 @@ def stripes(
     seed: int = 0,
     per_class: int | None = None,
 ) -> LabelledSplits:
-    """Classes differ in the direction of their stripes; 7 or `per_class` of each to learn from, so a batch is left over"""
+    """Classes differ in the direction of their stripes; 7 of each to learn from, so that the last batch is smaller"""
     del root, progress
     generator = torch.Generator().manual_seed(len(name) + seed)
     parts = [_part(generator, number, size or SIZE) for number in (per_class or 7, 4, 6)]

@@ -14,7 +14,6 @@ from metastep import __version__
 from metastep.data.contact import shown
 from metastep.data.errors import printable
 from metastep.data.progress import Progress, silent
-from metastep.errors import MetastepError
 from metastep.fewshot.scores import Evaluation, paired_difference
 from metastep.fewshot.validation import Mean
 from metastep.report import figures
@@ -54,7 +53,7 @@ class Row:
     """Whether the weights have changed since"""
 
 
-def write_report(
+def write_fewshot_report(
     folders: Sequence[Path],
     out: Path,
     episodes: int = 2,
@@ -63,8 +62,6 @@ def write_report(
     progress: Progress = silent,
 ) -> None:
     """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation."""
-    if not folders:
-        raise MetastepError("a report needs at least one run. Give the folder of a run.")
     runs = []
     for folder, name, colour in named(folders):
         runs.append(collect(folder, name, colour, episodes, net, data))

@@ -16,7 +16,7 @@ from metastep.report.figures import STYLE, drawn
 from metastep.runs.files import explained
 
 Which = Literal["where", "what"]
-TITLES: dict[Which, str] = {"where": "where: λ", "what": "what: sharpness over channels"}
+TITLES: dict[Which, str] = {"where": "where: λ", "what": "what: largest weight of a channel"}
 
 
 class Weights(NamedTuple):

@@ -14,10 +14,11 @@ from metastep.errors import MetastepError
 from metastep.nets import CLASSIFIERS, load_net, load_weights
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.features import Tapped
-from metastep.transfer.iteration import Method, TransferState, initial_state, iteration
+from metastep.transfer.iteration import Iterate, iteration
+from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
-from metastep.transfer.stepping import Iterate, stepper
+from metastep.transfer.stepping import stepper
 
 JUDGED = 256  # pictures at a time
 

@@ -8,8 +8,8 @@ import torch
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.runs import CheckpointError
-from metastep.transfer.iteration import TransferState
-from metastep.trees import map_tree, require_same
+from metastep.transfer.method import TransferState
+from metastep.trees import map_tree, require_same, tree_leaves
 
 
 def to_tree(state: TransferState) -> dict[str, Any]:
@@ -39,5 +39,5 @@ def _state(tree: dict[str, Any]) -> State:
 
 def is_finite(tree: Any) -> bool:
     """One answer for all of it, so that a GPU is waited for once"""
-    leaves = torch.utils._pytree.tree_leaves(tree)
+    leaves = tree_leaves(tree)
     return bool(torch.stack([leaf.isfinite().all() for leaf in leaves]).all()) if leaves else True

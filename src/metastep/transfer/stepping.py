@@ -1,13 +1,8 @@
 """The one place that every iteration goes through."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import Tensor
 
-Batch = tuple[Tensor, Tensor]  # pictures (n, channels, size, size) as numbers, and their classes
-Iterate = Callable[[Any, Batch, Tensor], tuple[Any, dict[str, Tensor]]]
+from metastep.transfer.iteration import Iterate
 
 
 def stepper(iterate: Iterate, device: torch.device) -> Iterate:

@@ -25,7 +25,7 @@ from metastep.transfer.building import Parts, prepare
 from metastep.transfer.checkpoint import from_tree, is_finite, to_tree
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.evaluate import judge
-from metastep.transfer.iteration import TransferState
+from metastep.transfer.method import TransferState
 from metastep.transfer.source import export, find_weights, source_run
 from metastep.trees import map_tree
 
