@@ -24,6 +24,11 @@ class Record:
         if self.metrics:
             self.metrics.write(step, {"kind": kind, **values})
 
+    def note(self, step: int, kind: str, **values: str) -> None:
+        """A row of words"""
+        if self.metrics:
+            self.metrics.write(step, {"kind": kind, **values})
+
     def show(self, step: int, **values: SupportsFloat) -> None:
         if self.progress:
             self.progress.update(step, **values)

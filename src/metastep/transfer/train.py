@@ -5,6 +5,7 @@ interrupted goes on as if it had not been, bit for bit on a CPU. Metrics are add
 epoch is over; only the progress line, and a look whether all is finite, wait for it now and then.
 """
 
+import platform
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -120,6 +121,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
         done = at.epoch * len(parts.train) + at.batch
         with recording(run, done if saved else None, config.epochs * len(parts.train)) as record:
             loop = Loop(config, parts, record, stop)
+            record.note(done, "environment", **environment(parts.train.data.images.device))
             while at.epoch < config.epochs and not stop.requested:
                 state, sums = run_epoch(loop, state, sums, at)
                 if at.batch == len(parts.train):
@@ -131,6 +133,12 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
         if at.epoch == config.epochs:
             export_best(run, parts)
     return at
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Where this part of the run was made, for whoever reads its times"""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> tuple[TransferState, Sums]:
