@@ -9,6 +9,7 @@ from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
 from metastep.fewshot.use_commands import classify, evaluate, report
+from metastep.transfer.commands import app as transfer
 
 app = typer.Typer(
     name="metastep",
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 for command in (demo, train, evaluate, classify, report, presets):
     app.command()(command)
+app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")
 
 

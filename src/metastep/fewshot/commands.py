@@ -2,7 +2,6 @@
 
 import json
 from difflib import get_close_matches
-from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from metastep.errors import MetastepError
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks, joined
-from metastep.fewshot.flags import all_flags, with_flags
+from metastep.fewshot.flags import FLAGS, with_flags
 from metastep.fewshot.parts import uses_gpu
 from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
@@ -110,12 +109,4 @@ def preset_of(name: str) -> TrainConfig:
     return PRESETS[name]
 
 
-def _with_all_flags() -> None:
-    """typer reads a command's signature: the options there become one flag for each field of the configuration"""
-    own = [p for p in Signature.from_callable(train).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    parameters = own + [flag.parameter() for flag in all_flags()]
-    train.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    train.__annotations__ = {p.name: p.annotation for p in parameters}
-
-
-_with_all_flags()
+FLAGS.attach(train)

@@ -4,13 +4,13 @@ An option that is None is left to the part that it belongs to; one that its part
 """
 
 # ruff: noqa: RUF009 - `told` is dataclasses.field with a help text
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from metastep.data.episodes import Episodes, Rotations
 from metastep.errors import MetastepError
 from metastep.nets import HeadInit
+from metastep.runs.fields import all_options, refuse_unused, require, told
 from metastep.windows import window_lengths
 
 MethodName = Literal[
@@ -39,31 +39,6 @@ INNER_OPTIONS: dict[InnerOptimizer, set[str]] = {
     "adamw": {"betas"},
     "rmsprop": {"momentum"},
 }
-
-T = TypeVar("T")
-
-
-def told(default: T, help: str) -> T:
-    """A field with its default, and what it means"""
-    return field(default=default, metadata={"help": help})
-
-
-def require(good: bool, name: str, value: object, reason: str) -> None:
-    if not good:
-        raise MetastepError(f"{name} = {value}: it {reason}.")
-
-
-def all_options(table: dict[Any, set[str]]) -> set[str]:
-    return set().union(*table.values())
-
-
-def refuse_unused(config: Any, part: str, chosen: str, used: Iterable[str], known: set[str]) -> None:
-    """Options of the others that were set: they would do nothing, and whoever set them thinks otherwise"""
-    for option in (f.name for f in fields(config) if f.name in known - set(used)):
-        if getattr(config, option) is not None:
-            options = ", ".join(sorted(used)) or "none"
-            value = getattr(config, option)
-            raise MetastepError(f"{part}.{option} = {value} is no option of {chosen} (it has {options}). Leave it out.")
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,12 @@
 """What a training run writes and shows. The first rank alone does; on the others every call does nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, SupportsFloat
 
 from metastep.fewshot.distributed import Ranks
-from metastep.runs import Metrics, Progress, Run
-
-
-@dataclass
-class Record:
-    run: Run
-    metrics: Metrics | None = None
-    progress: Progress | None = None
-    saved: int | None = None
-    """The step of the last checkpoint"""
-
-    def row(self, step: int, kind: str, **values: SupportsFloat) -> None:
-        if self.metrics:
-            self.metrics.write(step, {"kind": kind, **values})
-
-    def show(self, step: int, **values: SupportsFloat) -> None:
-        if self.progress:
-            self.progress.update(step, **values)
-
-    def kept(self) -> str:
-        if self.saved is None:
-            return "There was no checkpoint yet."
-        return f"The last good checkpoint, of iteration {self.saved}, is kept in {str(self.run.folder)!r}."
-
-    def save(self, step: int, tree: Mapping[str, Any], best: bool = False) -> None:
-        self.saved = step
-        if self.metrics:
-            self.metrics.sync()
-            self.run.save(tree, best)
+from metastep.runs import Run
+from metastep.runs import record as records
+from metastep.runs.record import Record
 
 
 @contextmanager
@@ -43,5 +15,5 @@ def recording(run: Run, ranks: Ranks, after: int | None, total: int) -> Iterator
     if not ranks.is_first:
         yield Record(run, saved=after)
         return
-    with run.metrics(after) as metrics, Progress(total, after or 0) as progress:
-        yield Record(run, metrics, progress, after)
+    with records.recording(run, after, total) as record:
+        yield record

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
@@ -22,6 +22,22 @@ UNSET = "—"
 Point = tuple[float, ...]  # x, y, and where there is one, half the width of the interval
 
 
+class Curved(Protocol):
+    """What a figure needs of a run"""
+
+    @property
+    def colour(self) -> str: ...
+
+    def curve(self, kind: str, *keys: str) -> list[Point]: ...
+
+
+def curve_of(rows: Sequence[dict[str, Any]], kind: str, *keys: str) -> list[Point]:
+    """Finite points of the rows of one kind, as the keys say"""
+    fitting = [row for row in rows if row.get("kind") == kind and all(key in row for key in keys)]
+    points = [tuple(float(row[key]) for key in keys) for row in fitting]
+    return [point for point in points if all(map(math.isfinite, point))]
+
+
 @dataclass(frozen=True)
 class RunReport:
     name: str
@@ -34,12 +50,7 @@ class RunReport:
     """Why nothing could be asked of the learner"""
 
     def curve(self, kind: str, *keys: str) -> list[Point]:
-        """Finite points of the rows of one kind, as the keys say"""
-        points = [tuple(float(row[key]) for key in keys) for row in self._rows(kind) if all(key in row for key in keys)]
-        return [point for point in points if all(map(math.isfinite, point))]
-
-    def _rows(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row.get("kind") == kind]
+        return curve_of(self.rows, kind, *keys)
 
     @property
     def iterations(self) -> int:

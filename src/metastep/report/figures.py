@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from metastep.report.collect import Point, RunReport
+from metastep.report.collect import Curved, Point, RunReport
 
 INK = "#010203"  # stands for the colour of the text, which is only known where the page is read
 SIZE = (3.7, 2.4)
@@ -29,21 +29,21 @@ NOTHING_ABOUT_IT = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # else 
 
 
 def loss_figure(runs: Sequence[RunReport]) -> Markup | None:
-    return _curves(runs, "train", ("step", "loss"), "iteration", "loss on queries", 1)
+    return curves(runs, "train", ("step", "loss"), "iteration", "loss on queries", 1)
 
 
 def accuracy_figure(runs: Sequence[RunReport]) -> Markup | None:
-    return _curves(runs, "train", ("step", "accuracy"), "iteration", "accuracy on queries, %", 100)
+    return curves(runs, "train", ("step", "accuracy"), "iteration", "accuracy on queries, %", 100)
 
 
 def validation_figure(runs: Sequence[RunReport]) -> Markup | None:
     keys = ("step", "validation_accuracy", "validation_interval")
-    return _curves(runs, "validation", keys, "iteration", "accuracy, %", 100)
+    return curves(runs, "validation", keys, "iteration", "accuracy, %", 100)
 
 
 def time_figure(runs: Sequence[RunReport]) -> Markup | None:
     keys = ("seconds", "validation_accuracy", "validation_interval")
-    return _curves(runs, "validation", keys, "seconds of training", "accuracy, %", 100)
+    return curves(runs, "validation", keys, "seconds of training", "accuracy, %", 100)
 
 
 def step_figure(runs: Sequence[RunReport]) -> Markup | None:
@@ -72,7 +72,7 @@ def difference_figure(runs: Sequence[RunReport]) -> Markup | None:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
 
-    return _drawn(draw, "inner step", "relative change of the gradient")
+    return drawn(draw, "inner step", "relative change of the gradient")
 
 
 def _quartiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -84,7 +84,7 @@ def _quartiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return quartiles
 
 
-def _curves(runs: Sequence[RunReport], kind: str, keys: tuple[str, ...], x: str, y: str, scale: float) -> Markup | None:
+def curves(runs: Sequence[Curved], kind: str, keys: tuple[str, ...], x: str, y: str, scale: float) -> Markup | None:
     lines = [(run, thinned(run.curve(kind, *keys))) for run in runs]
     scaled = [
         (run, [(point[0], *(scale * v for v in point[1:])) for point in points]) for run, points in lines if points
@@ -99,7 +99,7 @@ def thinned(points: list[Point]) -> list[Point]:
     return [tuple(part.mean(0).tolist()) for part in np.array_split(np.array(points), MOST_POINTS)]
 
 
-def _figure(lines: Sequence[tuple[RunReport, Sequence[Point]]], x: str, y: str, marker: str | None) -> Markup:
+def _figure(lines: Sequence[tuple[Curved, Sequence[Point]]], x: str, y: str, marker: str | None) -> Markup:
     def draw(axes: Axes) -> None:
         for run, points in lines:
             columns = np.array(points).T
@@ -108,12 +108,12 @@ def _figure(lines: Sequence[tuple[RunReport, Sequence[Point]]], x: str, y: str, 
                 low, high = columns[1] - columns[2], columns[1] + columns[2]
                 axes.fill_between(columns[0], low, high, color=run.colour, alpha=0.18, linewidth=0)
 
-    return _drawn(draw, x, y)
+    return drawn(draw, x, y)
 
 
-def _drawn(draw: Callable[[Axes], None], x: str, y: str) -> Markup:
+def drawn(draw: Callable[[Axes], None], x: str, y: str, size: tuple[float, float] = SIZE) -> Markup:
     with mpl.rc_context(STYLE):
-        figure = Figure(SIZE, layout="constrained")
+        figure = Figure(size, layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         axes.set_xlabel(x)

@@ -5,15 +5,15 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from torch import Tensor
 
 from metastep import __version__
 from metastep.data.contact import shown
 from metastep.data.errors import printable
 from metastep.data.progress import Progress, silent
-from metastep.errors import MetastepError
 from metastep.fewshot.scores import Evaluation, paired_difference
 from metastep.fewshot.validation import Mean
 from metastep.report import figures
@@ -53,7 +53,7 @@ class Row:
     """Whether the weights have changed since"""
 
 
-def write_report(
+def write_fewshot_report(
     folders: Sequence[Path],
     out: Path,
     episodes: int = 2,
@@ -62,8 +62,6 @@ def write_report(
     progress: Progress = silent,
 ) -> None:
     """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation."""
-    if not folders:
-        raise MetastepError("a report needs at least one run. Give the folder of a run.")
     runs = []
     for folder, name, colour in named(folders):
         runs.append(collect(folder, name, colour, episodes, net, data))
@@ -72,13 +70,8 @@ def write_report(
 
 
 def render(runs: Sequence[RunReport]) -> str:
-    environment = Environment(
-        loader=PackageLoader("metastep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"picture": picture, "number": number, "printable": printable}
     drawn = [(title, note, draw(runs)) for title, note, draw in FIGURES]
-    return environment.get_template("report.html").render(
+    return template("report.html").render(
         runs=runs,
         version=__version__,
         figures=[figure for figure in drawn if figure[2] is not None],
@@ -86,6 +79,15 @@ def render(runs: Sequence[RunReport]) -> str:
         differences=[run.headline and paired(run.headline, runs[0]) for run in runs],
         settings=settings(runs),
     )
+
+
+def template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("metastep.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"picture": picture, "number": number, "printable": printable}
+    return environment.get_template(name)
 
 
 def rows_of(run: RunReport, first: RunReport) -> list[Row]:
@@ -106,7 +108,12 @@ def paired(evaluation: Evaluation, first: RunReport) -> Mean | None:
     return paired_difference(evaluation, first.headline) if first.headline else None
 
 
-def settings(runs: Sequence[RunReport]) -> list[tuple[str, list[str], bool]]:
+class Configured(Protocol):
+    @property
+    def settings(self) -> dict[str, str]: ...
+
+
+def settings(runs: Sequence[Configured]) -> list[tuple[str, list[str], bool]]:
     """(name, its value in every run, whether they differ), of all that is set anywhere"""
     columns = [run.settings for run in runs]
     table = [(name, [column[name] for column in columns]) for name in columns[0]]

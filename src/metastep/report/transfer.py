@@ -1,0 +1,113 @@
+"""The page about transfer runs: curves, what was reached, and what the meta-networks have learned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from metastep import __version__
+from metastep.data.errors import printable
+from metastep.data.progress import Progress, silent
+from metastep.report import figures
+from metastep.report.collect import Point, curve_of, flat, named
+from metastep.report.page import settings, template
+from metastep.report.weights import weight_figures
+from metastep.runs import Run, read_metrics, to_plain
+from metastep.runs.files import replace_file
+from metastep.transfer.config import METHOD_OPTIONS, TransferConfig
+
+
+@dataclass(frozen=True)
+class TransferReport:
+    name: str
+    colour: str
+    config: TransferConfig
+    rows: list[dict[str, Any]]
+
+    def curve(self, kind: str, *keys: str) -> list[Point]:
+        return curve_of(self.rows, kind, *keys)
+
+    @property
+    def epochs(self) -> int:
+        return max((int(row["epoch"]) for row in self.rows if "epoch" in row), default=0)
+
+    @property
+    def best(self) -> Point | None:
+        """(epoch, validation, test), accuracies in percent, of the first epoch with the best validation"""
+        points = self.curve("validation", "epoch", "validation_accuracy", "test_accuracy")
+        best = max(points, key=lambda point: point[1], default=None)  # max keeps the first of equals
+        return best and (best[0], 100 * best[1], 100 * best[2])
+
+    @property
+    def seconds(self) -> float | None:
+        points = self.curve("train", "seconds")
+        return points[-1][0] if points else None
+
+    @property
+    def milliseconds(self) -> float | None:
+        """Of an iteration"""
+        points = self.curve("train", "step", "seconds")
+        return 1000 * points[-1][1] / points[-1][0] if points and points[-1][0] else None
+
+    @property
+    def method(self) -> str:
+        """With its options, as they are called in the configuration"""
+        chosen = self.config.method
+        options = {name: getattr(chosen, name) for name in sorted(METHOD_OPTIONS[chosen.name])}
+        given = [f"{name} {value}" for name, value in options.items() if value is not None]
+        return " ".join([chosen.name, f"({', '.join(given)})" if given else ""]).strip()
+
+    @property
+    def task(self) -> str:
+        few = f", {self.config.data.per_class} of each class" if self.config.data.per_class else ""
+        return f"{printable(self.config.data.name)}{few}"
+
+    @property
+    def weights(self) -> list[tuple[str, str, Markup]]:
+        return weight_figures(self.rows)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return dict(flat(to_plain(self.config)))
+
+
+FIGURES = (
+    ("Training loss", "On labels, mean over an epoch.", "train", ("epoch", "loss"), "loss", 1),
+    ("Transfer loss", "β·L_tfr, mean over an epoch.", "train", ("epoch", "transfer_loss"), "transfer loss", 1),
+    ("Validation accuracy", "By running statistics, after each epoch.", "validation",
+     ("epoch", "validation_accuracy"), "accuracy, %", 100),
+    ("Test accuracy", "The same; what is reported is where validation was best first.", "validation",
+     ("epoch", "test_accuracy"), "accuracy, %", 100),
+    ("Change of the transfer gradient", "‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖ in the first virtual step. Small: a gradient "
+     "can be shared.", "gradient_difference", ("epoch", "gradient_difference"), "relative change", 1),
+)  # fmt: skip
+
+
+def write_transfer_report(folders: Sequence[Path], out: Path, progress: Progress = silent) -> None:
+    """A page about the runs in `folders`, made of what they wrote down"""
+    runs = []
+    for folder, name, colour in named(folders):
+        runs.append(collect(folder, name, colour))
+        progress(len(runs), len(folders))
+    replace_file(out, render(runs).encode(errors="backslashreplace"))
+
+
+def collect(folder: Path, name: str, colour: str) -> TransferReport:
+    run = Run.open(folder)
+    rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
+    return TransferReport(name, colour, run.config(TransferConfig), rows)
+
+
+def render(runs: Sequence[TransferReport]) -> str:
+    drawn = [
+        (title, note, figures.curves(runs, kind, keys, "epoch", y, scale))
+        for title, note, kind, keys, y, scale in FIGURES
+    ]
+    return template("transfer.html").render(
+        runs=runs,
+        version=__version__,
+        figures=[figure for figure in drawn if figure[2] is not None],
+        settings=settings(runs),
+    )

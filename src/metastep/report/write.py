@@ -1,0 +1,34 @@
+"""A page about runs of either kind."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from metastep.data.progress import Progress, silent
+from metastep.errors import MetastepError
+from metastep.report.page import write_fewshot_report
+from metastep.report.transfer import write_transfer_report
+from metastep.runs import Run
+from metastep.transfer.config import TransferConfig
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    episodes: int = 2,
+    net: str | None = None,
+    data: Path | None = None,
+    progress: Progress = silent,
+) -> None:
+    """A page about the runs in `folders`, all of one kind.
+
+    Of few-shot runs, `episodes` are shown of each; `net` and `data` are as in an evaluation.
+    """
+    if not folders:
+        raise MetastepError("a report needs at least one run. Give the folder of a run.")
+    transfers = [Run.open(folder).kind == TransferConfig.__name__ for folder in folders]
+    if all(transfers):
+        write_transfer_report(folders, out, progress)
+    elif any(transfers):
+        raise MetastepError("these are runs of few-shot learning and of transfer: give those of one kind.")
+    else:
+        write_fewshot_report(folders, out, episodes, net, data, progress)

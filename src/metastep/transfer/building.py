@@ -1,0 +1,152 @@
+"""What a transfer run works with, built of its configuration."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from metastep.data.batches import Batches
+from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.errors import MetastepError
+from metastep.nets import CLASSIFIERS, load_net, load_weights
+from metastep.transfer.config import TransferConfig
+from metastep.transfer.features import Tapped
+from metastep.transfer.iteration import Iterate, iteration
+from metastep.transfer.method import Method, TransferState, initial_state
+from metastep.transfer.networks import Guidance, Pair, guidance
+from metastep.transfer.source import classes_of, head_of
+from metastep.transfer.stepping import stepper
+
+JUDGED = 256  # pictures at a time
+
+
+class Parts(NamedTuple):
+    net: nn.Module  # the target
+    initial: TransferState
+    step: Iterate
+    looking: Iterate | None  # the same, which also measures how the transfer gradient changes
+    pairs: tuple[Pair, ...]
+    train: Batches
+    val: Batches
+    test: Batches
+    dtype: torch.dtype
+
+
+def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None) -> Parts:
+    """`weights`: where the source's are, None where there is no source"""
+    device, dtype = choose_device(config)
+    train = Batches(splits.train.to(device), config.data.batch, config.data.augment, config.seed)
+    val, test = (
+        Batches(part.to(device), JUDGED, config.data.augment, training=False) for part in (splits.val, splits.test)
+    )
+    target = Tapped(target_net(config, splits.train, weights).to(device, dtype), ())
+    guide = None
+    if config.method.name == "transfer":
+        assert weights is not None
+        target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
+        source = source_net(config, splits.train, weights).to(device, dtype)
+        tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
+        x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
+        with seeded(config.seed):
+            guide = guidance(
+                tapped, target, config.method.pairs or "all-to-all", x, uniform=config.method.learned is False
+            )
+    return _assembled(config, target, guide, train, val, test, dtype)
+
+
+def _assembled(
+    config: TransferConfig, target: Tapped, guide: Guidance | None, train: Batches, val: Batches, test: Batches,
+    dtype: torch.dtype,
+) -> Parts:  # fmt: skip
+    method, device = method_of(config), train.data.images.device
+    looking = None
+    if config.gradient_difference:
+        looking = stepper(iteration(method, target, guide, measure_difference=True), device)
+    return Parts(
+        target.module,
+        initial_state(method, target, guide),
+        stepper(iteration(method, target, guide), device),
+        looking,
+        guide.networks.pairs if guide else (),
+        train,
+        val,
+        test,
+        dtype,
+    )
+
+
+def method_of(config: TransferConfig) -> Method:
+    chosen, inner = config.method, config.inner
+    return Method(
+        kind="transfer" if chosen.name == "transfer" else "scratch",
+        steps=config.steps,
+        window=config.window,
+        beta=config.beta,
+        learned=chosen.learned is not False,
+        outer=chosen.outer or "accuracy",
+        transfer_lr=chosen.transfer_rate or 1.0,
+        optimizer=inner.optimizer,
+        momentum=0.9 if inner.momentum is None else inner.momentum,
+        weight_decay=inner.weight_decay,
+        meta_lr=config.meta.lr,
+        meta_weight_decay=config.meta.weight_decay,
+    )
+
+
+def target_net(config: TransferConfig, data: LabelledSet, weights: Path | None) -> nn.Module:
+    net = network(config.target.net, data, len(data.names), config.seed)
+    if config.method.name == "fine_tuning":
+        assert weights is not None
+        load_weights(net, weights, leave_out=(head_of(net),))
+    return net
+
+
+def source_net(config: TransferConfig, data: LabelledSet, weights: Path) -> nn.Module:
+    """With its weights, which stay as they are"""
+    net = network(config.source.net, data, config.source.classes or classes_of(weights), config.seed)
+    return load_weights(net, weights).requires_grad_(False)
+
+
+def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:
+    """Its first parameters depend on nothing but the seed"""
+    builder, channels, size = load_net(name, CLASSIFIERS), data.images.shape[1], data.images.shape[-1]
+    try:
+        with seeded(seed):
+            return builder(ways=classes, channels=channels, size=size)
+    except TypeError as error:
+        raise MetastepError(
+            f"net {name!r} could not be built: {error}. It is called with ways, channels, size."
+        ) from error
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def layers_of(net: nn.Module, name: str, chosen: tuple[str, ...] | None, part: str) -> tuple[str, ...]:
+    """Those that were named, or those that the net itself offers as `taps`"""
+    offered: tuple[str, ...] | None = getattr(net, "taps", None)
+    if layers := chosen or offered:
+        return tuple(layers)
+    children = ", ".join(child for child, _ in net.named_children())
+    raise MetastepError(f"{part}.layers: {name!r} does not say which of its layers to use. Name some, of {children}.")
+
+
+def choose_device(config: TransferConfig) -> tuple[torch.device, torch.dtype]:
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    there = torch.cuda.is_available()
+    if config.device == "cuda" and not there:
+        raise MetastepError("device = cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
+    if not there or config.device == "cpu":
+        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
+        torch.set_num_threads(config.threads)
+        return torch.device("cpu"), dtype
+    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # PyTorch has it on by itself
+    return torch.device("cuda"), dtype

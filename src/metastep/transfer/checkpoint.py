@@ -1,0 +1,43 @@
+"""The state of transfer training as a tree that a checkpoint can keep, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metastep.dynamics import State
+from metastep.errors import MetastepError
+from metastep.runs import CheckpointError
+from metastep.transfer.method import TransferState
+from metastep.trees import map_tree, require_same, tree_leaves
+
+
+def to_tree(state: TransferState) -> dict[str, Any]:
+    return {"target": _kept(state.target), "buffers": state.buffers, "meta": _kept(state.meta)}
+
+
+def _kept(state: State) -> dict[str, Any]:
+    memory = {str(i): tree for i, tree in enumerate(state.memory)}
+    return {"params": state.params, "memory": memory, "step": state.step}
+
+
+def from_tree(tree: Any, like: TransferState, path: Path) -> TransferState:
+    """As `like`, which says on which device; `path` is where the tree came from, for the message"""
+    try:
+        found = TransferState(_state(tree["target"]), tree["buffers"], _state(tree["meta"]))
+        require_same(like, found, "the state of this run and its checkpoint's")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{str(path)!r}: is no checkpoint of transfer training ({error}).") from error
+    except MetastepError as error:
+        raise CheckpointError(f"{str(path)!r}: does not fit the nets of this run: {error}") from error
+    return map_tree(lambda own, saved: saved.to(own.device), like, found)  # type: ignore[no-any-return]
+
+
+def _state(tree: dict[str, Any]) -> State:
+    return State(tree["params"], tuple(tree["memory"].values()), tree["step"])
+
+
+def is_finite(tree: Any) -> bool:
+    """One answer for all of it, so that a GPU is waited for once"""
+    leaves = tree_leaves(tree)
+    return bool(torch.stack([leaf.isfinite().all() for leaf in leaves]).all()) if leaves else True

@@ -1,0 +1,87 @@
+"""Scratch, the exact baseline and multi-step estimation side by side, on data that come with metastep."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from metastep.data.commands import progress_bar
+from metastep.runs import Run, read_metrics
+from metastep.transfer.config import SourceConfig, TransferConfig
+from metastep.transfer.presets import PRESETS
+from metastep.transfer.source import source_run
+from metastep.transfer.train import Trained, resume, train
+
+METHODS = {
+    "scratch": "digits-sgd-scratch",
+    "baseline (n = 1)": "digits-sgd-baseline",
+    "Multi-step (n = 2)": "digits-sgd-multistep",
+}
+
+
+def compare_methods(out: Path, epochs: int | None, seed: int) -> None:
+    console = Console()
+    configs = {name: configured(PRESETS[preset], out, epochs, seed) for name, preset in METHODS.items()}
+    first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
+    console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {first.epochs} epochs")
+    source = finished(out / "source", first)
+    console.print(f"it names {source.test:.1%} of its test pictures")
+    results = {}
+    for name, config in configs.items():
+        few = f"{config.data.per_class} labelled pictures of each class"
+        console.print(f"[bold]{name}[/]: {config.target.net} learns {config.data.name}, {few}, {config.epochs} epochs")
+        results[name] = finished(out / folder_name(name), config)
+    console.print(comparison_table(results, configs))
+    write_pages(out, console)
+
+
+def configured(config: TransferConfig, out: Path, epochs: int | None, seed: int) -> TransferConfig:
+    """All of them learn from the same source"""
+    source = SourceConfig(config.source.net, weights=str((out / "source").resolve()))
+    return replace(config, source=source, seed=seed, epochs=epochs or config.epochs)
+
+
+def finished(folder: Path, config: TransferConfig) -> Trained:
+    """A run that is there already goes on, or is done"""
+    there = (folder / "config.json").is_file()
+    reading = progress_bar(f"reading {config.data.name}")
+    trained = resume(folder) if there else train(config, folder, reading=reading)
+    if trained.epoch < Run.open(folder).config(TransferConfig).epochs:
+        typer.echo("Stopped. Call it again to go on.")
+        raise typer.Exit(130)
+    return trained
+
+
+def folder_name(method: str) -> str:
+    return METHODS[method].rpartition("-")[2]
+
+
+def comparison_table(results: dict[str, Trained], configs: dict[str, TransferConfig]) -> Table:
+    table = Table(title="Digits; test accuracy after the epoch in which validation was best first")
+    for heading in ("", "test", "validation", "seconds", "second-order products"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, trained in results.items():
+        row = (
+            f"{trained.test:.1%}",
+            f"{trained.best:.1%}",
+            f"{trained.seconds:.0f}",
+            f"{configs[name].products} an iteration",
+        )
+        table.add_row(name, *row)
+    return table
+
+
+def write_pages(out: Path, console: Console) -> None:
+    from metastep.report.transfer import write_transfer_report  # only here: matplotlib takes a second to import
+    from metastep.report.weights import save_weights_picture
+
+    folders = {name: out / folder_name(name) for name in METHODS}
+    rows = [(name, read_metrics(Run(folder).metrics_path)) for name, folder in folders.items()]
+    save_weights_picture(rows, out / "weights.png")
+    write_transfer_report(list(folders.values()), out / "report.html")
+    console.print(
+        f"What and where was transferred: [bold]{(out / 'weights.png').resolve().as_uri()}[/]", soft_wrap=True
+    )
+    console.print(f"The report, with all curves: [bold]{(out / 'report.html').resolve().as_uri()}[/]", soft_wrap=True)

@@ -1,0 +1,120 @@
+"""How good a target net is: pictures that it names rightly, by its running statistics."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from metastep.data.batches import Batches
+from metastep.data.labelled import load_labelled
+from metastep.data.progress import Progress, silent
+from metastep.runs import CheckpointError, Run, to_plain
+from metastep.transfer.building import choose_device, network
+from metastep.transfer.config import TransferConfig, trusted
+from metastep.transfer.features import evaluating, tap
+from metastep.trees import Tree, map_tree
+
+BATCH = 256
+
+
+class Judged(NamedTuple):
+    """Of a part of the data, on the device"""
+
+    loss: Tensor
+    right: Tensor  # of each class
+    pictures: Tensor
+
+    @property
+    def accuracy(self) -> Tensor:
+        return self.right.sum() / self.pictures.sum()
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    name: str
+    accuracy: float
+    """In percent"""
+    pictures: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    dataset: str
+    split: str
+    checkpoint: str
+    epoch: int
+    """After how many epochs the checkpoint was written"""
+    accuracy: float
+    """In percent"""
+    pictures: int
+    classes: tuple[ClassScore, ...]
+    seconds: float
+
+
+@torch.no_grad()
+def judge(net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: torch.dtype = torch.float32) -> Judged:
+    """Nothing here waits for the device"""
+    number, device = len(batches.data.names), batches.data.labels.device
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    right, count = (torch.zeros(number, dtype=torch.float64, device=device) for _ in range(2))
+    with evaluating(net):
+        for x, y in batches.epoch(0):
+            logits = tap(net, params, buffers, x.to(dtype), ())[0]
+            loss += cross_entropy(logits, y, reduction="sum")
+            right.index_add_(0, y, (logits.argmax(1) == y).double())
+            count.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
+    return Judged(loss / count.sum(), right, count)
+
+
+def evaluate(
+    folder: Path,
+    split: Literal["test", "val", "train"] = "test",
+    checkpoint: Literal["best", "last"] = "best",
+    data: Path | None = None,
+    target_net: str | None = None,
+    progress: Progress = silent,
+) -> Evaluation:
+    """A run's target net on a part of its own data"""
+    run = Run.open(folder)
+    config = trusted(run.config(TransferConfig), target=target_net)
+    device, dtype = choose_device(config)
+    splits = load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
+    batches = Batches(getattr(splits, split).to(device), BATCH, config.data.augment, training=False)
+    saved = run.load(checkpoint if checkpoint == "last" or run.best.is_file() else "last")
+    try:
+        params, buffers, epoch = (
+            saved["state"]["target"]["params"]["target"],
+            saved["state"]["buffers"],
+            saved["trained"],
+        )
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{str(run.last)!r}: is no checkpoint of transfer training ({error}).") from error
+
+    began = time.perf_counter()
+    net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(device, dtype)
+    params, buffers = map_tree(lambda x: x.to(device), (params, buffers))
+    judged = judge(net, params, buffers, batches, dtype)
+    return Evaluation(
+        config.data.name,
+        split,
+        checkpoint,
+        epoch=epoch["epoch"],
+        accuracy=100 * float(judged.accuracy),
+        pictures=int(judged.pictures.sum()),
+        classes=tuple(_scores(splits.train.names, judged)),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _scores(names: tuple[str, ...], judged: Judged) -> list[ClassScore]:
+    rows = zip(names, judged.right.tolist(), judged.pictures.tolist(), strict=True)
+    return [ClassScore(name, 100 * right / count if count else 0.0, int(count)) for name, right, count in rows]
+
+
+def to_json(evaluation: Evaluation) -> str:
+    return json.dumps(to_plain(evaluation), indent=1)
