@@ -12,18 +12,7 @@ from torch.func import grad, jvp, vjp
 from metastep.counting import count_product
 from metastep.errors import require_positive
 from metastep.problems import require_shared_space
-from metastep.trees import (
-    Tree,
-    add_scaled,
-    dot,
-    map_tree,
-    norm,
-    normal_like,
-    scale,
-    split_floats,
-    subtract,
-    zeros_like,
-)
+from metastep.trees import Tree, add_scaled, dot, map_tree, norm, normal_like, scale, split_floats, subtract, zeros_like
 from metastep.windows import Window, joint_gradient, scalar
 
 Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]

@@ -61,10 +61,13 @@ class SGD:
             return self._follow(p, memory, g, rates)
         # (φ, v, g) enter linearly: follow their unit vectors, and n steps cost what one does.
         still = [0.0 for _ in memory]
-        units = [(p, (1.0, still, 0.0)), (g, (0.0, still, 1.0)), *((v, (0.0, [1.0], 0.0)) for v in memory)]
-        followed = [(tensor, self._follow(*unit, rates)) for tensor, unit in units]
-        velocity = [_combination([(tensor, to_v[0]) for tensor, (_, to_v) in followed])] if self._remembers else []
-        return _combination([(tensor, to_p) for tensor, (to_p, _) in followed]), velocity
+        units = [(1.0, still, 0.0), (0.0, still, 1.0), *((0.0, [1.0], 0.0) for _ in memory)]
+        columns = [(to_p, *to_v) for to_p, to_v in (self._follow(*unit, rates) for unit in units)]
+        moved, *velocity = self._combine([p, g, *memory], list(zip(*columns, strict=True)))
+        return moved, velocity
+
+    def _combine(self, inputs: Sequence[Tensor], rows: Sequence[Sequence[float]]) -> Sequence[Tensor]:
+        return [_combination(list(zip(inputs, row, strict=True))) for row in rows]
 
     def _follow(self, p: Any, memory: list[Any], g: Any, rates: "Rates") -> "Moved":
         for lr, momentum, weight_decay in rates:

@@ -61,7 +61,7 @@ def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
     assert Run(tmp_path / "run" / "source").config(TransferConfig) == source_run(TINY)
     place, *rows = read_metrics(Run(tmp_path / "run").metrics_path)
     assert (place["kind"], place["torch"]) == ("environment", torch.__version__)
-    assert [row["kind"] for row in rows] == ["train", "weights", "validation"] * 3
+    assert [row["kind"] for row in rows] == ["train", "weights", "validation"] * 3 + ["engine"]
     assert [row["step"] for row in rows if row["kind"] == "train"] == [3, 6, 9]
     assert {"loss", "cross_entropy", "transfer_loss", "outer_loss", "accuracy", "lr", "seconds"} <= rows[0].keys()
     assert {"where_0_0", "where_1_0", "what_0_0", "what_1_0"} <= rows[1].keys()
@@ -93,7 +93,9 @@ def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
     assert resume(halves, source_net=TEACHER, target_net=PUPIL).epoch == 3
     assert same(checkpoint(whole), checkpoint(halves))
     rows = [[{**row, "seconds": 0} for row in read_metrics(Run(run).metrics_path)] for run in (whole, halves)]
-    rows = [[row for row in part if row["kind"] != "environment"] for part in rows]  # written at every start
+    rows = [
+        [row for row in part if row["kind"] not in ("environment", "engine")] for part in rows
+    ]  # written at every start
     assert rows[0] == rows[1]
     assert [row["step"] for row in rows[0] if row["kind"] == "gradient_difference"] == [1, 3, 5, 7, 9]
 

@@ -10,15 +10,16 @@ from torch import nn
 
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.engine import Unit, unit
 from metastep.errors import MetastepError
+from metastep.modules import draws_noise
 from metastep.nets import CLASSIFIERS, load_net, load_weights
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.features import Tapped
-from metastep.transfer.iteration import Iterate, iteration
+from metastep.transfer.iteration import iteration
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
-from metastep.transfer.stepping import stepper
 
 JUDGED = 256  # pictures at a time
 
@@ -26,8 +27,8 @@ JUDGED = 256  # pictures at a time
 class Parts(NamedTuple):
     net: nn.Module  # the target
     initial: TransferState
-    step: Iterate
-    looking: Iterate | None  # the same, which also measures how the transfer gradient changes
+    step: Unit
+    looking: Unit | None  # the same, which also measures how the transfer gradient changes
     pairs: tuple[Pair, ...]
     train: Batches
     val: Batches
@@ -61,14 +62,14 @@ def _assembled(
     config: TransferConfig, target: Tapped, guide: Guidance | None, train: Batches, val: Batches, test: Batches,
     dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
-    method, device = method_of(config), train.data.images.device
+    method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
     looking = None
     if config.gradient_difference:
-        looking = stepper(iteration(method, target, guide, measure_difference=True), device)
+        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        stepper(iteration(method, target, guide), device),
+        unit(iteration(method, target, guide), device, noisy),
         looking,
         guide.networks.pairs if guide else (),
         train,

@@ -130,6 +130,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
                 else:
                     require_finite(loop, state, sums, at)
                     record.save(loop.step(at), training_state(state, sums, at))
+            record.note(loop.step(at), "engine", path=parts.step.path)  # known only when it was used
         if at.epoch == config.epochs:
             export_best(run, parts)
     return at

@@ -1,0 +1,129 @@
+"""Time and memory of one iteration of meta-transfer learning: `python -m benchmarks.transfer_time [--quick]`.
+
+Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
+product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
+what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from benchmarks import results
+from metastep.engine import Unit, recorded_by_cuda
+from metastep.engine import Captured as CapturedUnit
+from metastep.nets import CLASSIFIERS, load_net
+from metastep.transfer import lookahead
+from metastep.transfer.features import Tapped
+from metastep.transfer.iteration import Method, initial_state, iteration
+from metastep.transfer.networks import guidance
+
+SETTINGS = {  # source, its classes, target, its classes, side, batch
+    "transfer-stl10": ("resnet32", 200, "vgg9", 10, 32, 128),
+    "transfer-224": ("resnet34", 1000, "resnet18", 200, 224, 64),
+}
+QUICK = {"transfer-digits": ("resnet8", 105, "vgg4", 10, 16, 50)}
+TRANSFER = Method("transfer", steps=2, window=1)
+METHODS = {
+    "scratch": Method("scratch"),
+    "baseline": TRANSFER,
+    "multi_step": Method("transfer", steps=2, window=2),
+    "t0": Method("transfer", steps=0),
+    "t1": Method("transfer", steps=1),
+    "t3": Method("transfer", steps=3),
+    "3-step estimate": Method("transfer", steps=3, window=3),
+}
+PAIR = ("baseline", "multi_step")
+VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
+
+
+@contextmanager
+def whole_products(wanted: bool) -> Iterator[None]:
+    """The first window pays for (∂²L/∂φ²)·d too, which nobody asks for"""
+    kept = lookahead.mixed
+    lookahead.mixed = lookahead.exact if wanted else kept
+    try:
+        yield
+    finally:
+        lookahead.mixed = kept
+
+
+def measured(unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool) -> tuple[float, float, float]:
+    """Median and spread (half the range between quartiles) in ms, peak in MiB"""
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    times = []
+    for i in range(repeats + 3):
+        start = time.perf_counter()
+        state, _ = unit(state, *inputs)
+        if cuda:
+            torch.cuda.synchronize()
+        if i >= 3:
+            times.append(1e3 * (time.perf_counter() - start))
+    quarters = statistics.quantiles(times, n=4)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
+    return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
+
+
+def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
+    source_name, source_classes, target_name, classes, side, batch = sizes
+    channels = 1 if side < 32 else 3
+    torch.manual_seed(0)
+    source, target = (
+        load_net(name, CLASSIFIERS)(ways=ways, channels=channels, size=side).to(device)
+        for name, ways in ((source_name, source_classes), (target_name, classes))
+    )
+    source = Tapped(source.requires_grad_(False), source.taps)
+    x, y = torch.randn(batch, channels, side, side, device=device), torch.randint(classes, (batch,), device=device)
+    lr = torch.tensor(0.01, device=device)
+    cuda = device.type == "cuda"
+    for variant, methods in VARIANTS.items():
+        for name in methods:
+            method = METHODS[name]
+            tapped = Tapped(target, target.taps if method.kind == "transfer" else ())
+            guide = guidance(source, tapped, "all-to-all", x[:2]) if method.kind == "transfer" else None
+            step = iteration(method, tapped, guide, recompute_source="again" in variant)
+            for implementation in ("metastep", "metastep, not captured") if cuda and not variant else ("metastep",):
+                captured = cuda and implementation == "metastep"
+                unit = CapturedUnit(step, recorded_by_cuda()) if captured else Unit(step)
+                with whole_products("no mixed" in variant):
+                    ms, spread, peak = measured(unit, initial_state(method, tapped, guide), ((x, y), lr), repeats, cuda)
+                row = {
+                    "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
+                    "window": method.window, "tasks": batch, "chunk": None, "precision": precision,
+                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": round(peak), "note": variant,
+                }  # fmt: skip
+                print(
+                    {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
+                    flush=True,
+                )
+                yield row
+                del unit
+                if cuda:
+                    torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small nets, for a CPU")
+    parser.add_argument("--repeats", type=int, default=20)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    precision = "tf32" if device.type == "cuda" else "float32"
+    settings = QUICK if options.quick else SETTINGS
+    found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
+    command = f"python -m benchmarks.transfer_time{' --quick' if options.quick else ''} --repeats {options.repeats}"
+    print(results.write("transfer", command, found))
+
+
+if __name__ == "__main__":
+    main()

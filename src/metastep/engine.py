@@ -1,0 +1,119 @@
+"""A training step as one unit: captured in a CUDA graph and replayed without the host, or called as it is.
+
+A step is a pure function (state, *inputs) -> (state, outputs). Captured, its state lives in tensors that are written
+over, so that a replay goes on where the last one ended; everything else about it stays the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
+
+Step = Callable[..., tuple[Any, Any]]  # (state, *inputs) -> (state, outputs)
+Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
+Recording = tuple[Tree, Tree, Callable[[], None]]  # inputs, outputs, and what makes these of those
+
+
+class Unit:
+    """`unit(state, *inputs)` is the step; `path` says how it is run, and why not otherwise."""
+
+    def __init__(self, step: Step, path: str = "called as it is") -> None:
+        self._step, self.path = step, path
+
+    def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
+        return self._step(state, *inputs)
+
+
+class Captured(Unit):
+    """The step on fixed memory: what a call returns is written over by the next one.
+
+    The state that goes in may be the one that came out, or any other of the same shapes (after a resume). Inputs of
+    another shape, such as the last batch of an epoch, get a recording of their own. A step that cannot be recorded is
+    called as it is from then on.
+    """
+
+    def __init__(self, step: Step, record: Record, path: str = "captured") -> None:
+        super().__init__(step, path)
+        self._record: Record | None = record
+        self._state: Tree = None
+        self._recordings: dict[Any, Recording] = {}
+
+    def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
+        key = _shapes(inputs)
+        if self._record is not None and key not in self._recordings:
+            try:
+                self._recordings[key] = self._recorded(self._record, state, map_tree(torch.clone, inputs))
+            except RuntimeError as error:
+                self._record, self.path = None, f"called as it is: {_first_line(error)}"
+        if self._record is None:
+            return self._step(state, *inputs)
+        own_inputs, outputs, replay = self._recordings[key]
+        self._take(state)
+        map_tree(_copy, own_inputs, inputs)
+        replay()
+        return self._state, outputs
+
+    def _take(self, state: Tree) -> None:
+        if self._state is None:
+            self._state = map_tree(torch.clone, state)
+        elif state is not self._state:
+            map_tree(_copy, self._state, state)
+
+    def _recorded(self, record: Record, state: Tree, inputs: Tree) -> Recording:
+        self._take(state)
+        before = map_tree(torch.clone, self._state)  # recording may run the step
+        outputs: list[Tree] = []
+
+        def run() -> None:
+            after, found = self._step(self._state, *inputs)
+            map_tree(_copy, self._state, after)
+            if not outputs:
+                outputs.append(map_tree(torch.clone, found))
+            map_tree(_copy, outputs[0], found)
+
+        replay = record(run)
+        map_tree(_copy, self._state, before)
+        return inputs, outputs[0], replay
+
+
+def unit(step: Step, device: torch.device, draws_noise: bool = False) -> Unit:
+    """The step as it is best run on `device`."""
+    if device.type != "cuda":
+        return Unit(step)
+    if draws_noise:
+        return Unit(step, "called as it is: it draws random numbers, which a captured step would draw again")
+    return Captured(step, recorded_by_cuda(), "captured in a CUDA graph")
+
+
+def recorded_by_cuda() -> Record:
+    """CUDA graphs that share one pool of memory: only one of them runs at a time"""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(run: Callable[[], None]) -> Callable[[], None]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries choose their algorithms, kernels are compiled
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            run()
+        return graph.replay
+
+    return record
+
+
+def _copy(own: Tensor, other: Tensor) -> Tensor:
+    return own.copy_(other) if own is not other else own
+
+
+def _shapes(tree: Tree) -> Any:
+    return tree_flatten(tree)[1], tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(tree))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]

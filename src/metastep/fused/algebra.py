@@ -1,0 +1,86 @@
+"""Loss, gradient and second-order product of a chain, written out; every array has a leading task axis.
+
+A dot (ṗ, here `p_t`) is the derivative along one direction of the parameters. Without a direction, all that ends in
+`_t` is None and the same lines give the gradient; with one they give its derivative, H·direction: forward over reverse.
+
+    z = conv(a⁻, w)      ẑ = (z − μ)·r      n = γẑ + β      a = max(n, 0)          r = 1/√(σ² + ε)
+    ż = conv(ȧ⁻, w) + conv(a⁻, ẇ)      ẑ˙ = r(ż − mean ż − ẑ·q)      q = mean ẑż      ṙ = −r²q
+    dz = rγe       e = dn − mean dn − ẑ·mean(dn·ẑ)        dn = da·[n > 0]      dβ = Σdn      dγ = Σdn·ẑ
+    dż = (ṙγ + rγ̇)e + rγė      ė = dṅ − mean dṅ − ẑ˙·mean(dn·ẑ) − ẑ·mean(dṅ·ẑ + dn·ẑ˙)
+
+A bias before BatchNorm is taken away again with the mean: it is not read, and its gradient is 0.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from metastep.fused.chain import Block, Chain, Head, Slot
+
+
+class Layer(NamedTuple):
+    """What a block made: z (tasks, pictures, height, width, channels), normalised wherever it is read"""
+
+    block: Block
+    z: Tensor
+    z_t: Tensor | None
+    norm: Any  # whatever the operators normalise it with
+    saved: Any = None  # what they want to see again
+
+
+class Cotangent(NamedTuple):
+    """dn of a block, as its z"""
+
+    dn: Tensor
+    dn_t: Tensor | None
+    sums: Any  # whatever the operators need to go through BatchNorm with
+
+
+class Judged(NamedTuple):
+    loss: Tensor  # (tasks,)
+    accuracy: Tensor
+    back: Cotangent
+
+
+class Parameters(NamedTuple):
+    """φ of all tasks, (tasks, length), and a direction"""
+
+    flat: Tensor
+    flat_t: Tensor | None
+
+    def pair(self, slot: Slot) -> tuple[Tensor, Tensor | None]:
+        return slot.of(self.flat), None if self.flat_t is None else slot.of(self.flat_t)
+
+
+class Operators(Protocol):
+    """`out` (tasks, length) takes gradients, or their derivatives where there is a direction, each in its slot."""
+
+    def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer: ...
+
+    def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged: ...
+
+    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None: ...
+
+    def data_gradient(
+        self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor
+    ) -> Cotangent: ...
+
+
+def differentiate(
+    operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
+) -> tuple[Judged, Tensor]:
+    """The losses of all tasks and ∂L/∂φ (tasks, length); with a direction flat_t, (∂²L/∂φ²)·flat_t in its place
+
+    x (tasks, pictures, height, width, channels), y (tasks, pictures)
+    """
+    params, out, layers = Parameters(flat, flat_t), torch.zeros_like(flat), [x]
+    for block in chain.blocks:
+        layers.append(operators.forward(block, layers[-1], params))
+    judged = operators.head(chain.head, layers[-1], params, y, out)
+    back = judged.back
+    for before, layer in zip(reversed(layers[:-1]), reversed(layers[1:]), strict=True):
+        operators.weight_gradient(before, layer, back, out)
+        if isinstance(before, Layer):
+            back = operators.data_gradient(before, layer, back, params, out)
+    return judged, out

@@ -1,0 +1,204 @@
+"""Which nets are chains, and where each of their parameters lies in one flat vector."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from metastep.errors import MetastepError
+from metastep.modules import parameters_of
+
+
+class NotAChainError(MetastepError):
+    """The net is made otherwise; says how"""
+
+
+class Slot(NamedTuple):
+    """Where a parameter lies: its place in the flat vector, and its shape there (not the module's, see `to_flat`)"""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+    def of(self, flat: Tensor) -> Tensor:
+        """This parameter of every task, (tasks, *shape): a view of flat (tasks, size)"""
+        end = self.start + torch.Size(self.shape).numel()
+        return flat[:, self.start : end].view(-1, *self.shape)
+
+
+class Block(NamedTuple):
+    """Convolution, BatchNorm on batch statistics, ReLU"""
+
+    inputs: int
+    outputs: int
+    size: int  # of the square input
+    out_size: int
+    kernel: int
+    stride: int
+    padding: int
+    eps: float
+    weight: Slot  # (kernel · kernel · inputs, outputs): the rows in the order of a patch, channels last
+    bias: Slot | None  # BatchNorm takes it away again: its gradient is 0
+    scale: Slot
+    shift: Slot
+
+
+class Head(NamedTuple):
+    features: int
+    ways: int
+    weight: Slot  # (positions · channels, ways)
+    bias: Slot
+
+
+class Chain(NamedTuple):
+    """A net as data"""
+
+    blocks: tuple[Block, ...]
+    head: Head
+    length: int  # of the flat vector
+
+    def slots(self) -> Iterator[Slot]:
+        for block in self.blocks:
+            yield from (slot for slot in (block.weight, block.bias, block.scale, block.shift) if slot)
+        yield from (self.head.weight, self.head.bias)
+
+    def to_flat(self, params: dict[str, Tensor]) -> Tensor:
+        """θ by name -> (length,); weights are turned so that what a kernel reads together lies together"""
+        flat = next(iter(params.values())).new_zeros(self.length)
+        for slot in self.slots():
+            value = params[slot.name]
+            flat[slot.start : slot.start + value.numel()] = self._turned(slot, value).reshape(-1)
+        return flat
+
+    def from_flat(self, flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(length,) -> tensors by name, shaped as those of the module"""
+        return {slot.name: self._turned_back(slot, slot.of(flat[None])[0], like[slot.name]) for slot in self.slots()}
+
+    def _turned(self, slot: Slot, value: Tensor) -> Tensor:
+        if slot is self.head.weight:
+            channels = self.blocks[-1].outputs
+            return value.view(value.shape[0], channels, -1).permute(2, 1, 0)
+        return value.permute(2, 3, 1, 0) if value.dim() == 4 else value
+
+    def _turned_back(self, slot: Slot, value: Tensor, like: Tensor) -> Tensor:
+        if slot is self.head.weight:
+            channels = self.blocks[-1].outputs
+            return value.view(-1, channels, like.shape[0]).permute(2, 1, 0).reshape(like.shape)
+        if like.dim() == 4:
+            return value.view(*like.shape[2:], like.shape[1], like.shape[0]).permute(3, 2, 0, 1)
+        return value
+
+
+ALIGNED = 4  # floats: what a GPU reads at once begins at a multiple of 16 bytes
+
+
+class _Layout:
+    """Gives every parameter its place, one after the other"""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def slot(self, name: str, shape: tuple[int, ...]) -> Slot:
+        start = self.length
+        self.length += -(-torch.Size(shape).numel() // ALIGNED) * ALIGNED
+        return Slot(name, start, shape)
+
+
+def chain_of(module: nn.Module, size: int) -> Chain:
+    """The chain that `module` is, for square pictures of `size`; NotAChainError says where it is something else."""
+    steps = list(_steps(module))
+    layout, blocks, head = _Layout(), [], None
+    while steps:
+        kinds = [type(part) for _, part in steps[:3]]
+        if kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]:
+            blocks.append(_block(layout, steps[:3], size))
+            size, steps = blocks[-1].out_size, steps[3:]
+        elif kinds == [nn.Flatten, nn.Linear] and blocks:
+            head, steps = _head(layout, steps[1], blocks[-1].outputs, size), []
+        else:
+            raise NotAChainError(f"{' → '.join(kind.__name__ for kind in kinds)} is no block of a chain")
+    if head is None:
+        raise NotAChainError("it does not end with a linear head")
+    chain = Chain(tuple(blocks), head, layout.length)
+    if odd := parameters_of(module).keys() ^ {slot.name for slot in chain.slots()}:
+        raise NotAChainError(f"{sorted(odd)[0]} is frozen, tied or unused")
+    return chain
+
+
+Step = tuple[str, nn.Module]
+
+
+def _steps(module: nn.Module) -> Iterator[Step]:
+    """The layers in the order of the forward pass, by name; each must see what the one before it made, and no more"""
+    try:
+        graph = fx.symbolic_trace(module).graph
+    except Exception as error:  # whatever a user's forward does with what are not tensors here
+        raise NotAChainError(f"its forward pass depends on its values ({type(error).__name__})") from None
+    before: fx.Node | None = None
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            if node.op == "placeholder" and before is not None:
+                raise NotAChainError("it has several inputs")
+            if node.op == "output" and node.args != (before,):
+                raise NotAChainError("it returns something else than its last layer")
+        else:
+            if node.all_input_nodes != [before]:
+                raise NotAChainError(f"{node.name} sees more than the layer before it")
+            step = _step(module, node)
+            if not isinstance(step[1], nn.Identity):
+                yield step
+        before = node
+
+
+def _step(module: nn.Module, node: fx.Node) -> Step:
+    if node.op == "call_module":
+        return str(node.target), module.get_submodule(str(node.target))
+    if node.target in (torch.flatten, "flatten") and node.args[1:] == (1,):
+        return node.name, nn.Flatten()
+    if node.target in (torch.relu, F.relu, "relu"):
+        return node.name, nn.ReLU()
+    raise NotAChainError(f"{node.name} is no layer that is known here")
+
+
+def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
+    (conv_name, conv), (norm_name, norm), _ = steps
+    assert isinstance(conv, nn.Conv2d)
+    assert isinstance(norm, nn.BatchNorm2d)
+    kernel, stride, padding = (_square(conv, option) for option in ("kernel_size", "stride", "padding"))
+    if conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros":
+        raise NotAChainError(f"{conv_name} has groups, dilation or other padding than zeros")
+    if not norm.affine or norm.running_mean is not None:
+        raise NotAChainError(f"{norm_name} has no scale and shift, or keeps running statistics")
+    inputs, outputs = conv.in_channels, conv.out_channels
+    return Block(
+        inputs,
+        outputs,
+        size,
+        (size + 2 * padding - kernel) // stride + 1,
+        kernel,
+        stride,
+        padding,
+        norm.eps,
+        layout.slot(f"{conv_name}.weight", (kernel * kernel * inputs, outputs)),
+        None if conv.bias is None else layout.slot(f"{conv_name}.bias", (outputs,)),
+        layout.slot(f"{norm_name}.weight", (outputs,)),
+        layout.slot(f"{norm_name}.bias", (outputs,)),
+    )
+
+
+def _square(conv: nn.Conv2d, option: str) -> int:
+    value: Any = getattr(conv, option)
+    if not isinstance(value, tuple) or len(set(value)) != 1:
+        raise NotAChainError(f"a convolution with {option} = {value}")
+    return int(value[0])
+
+
+def _head(layout: _Layout, step: Step, channels: int, size: int) -> Head:
+    name, linear = step
+    assert isinstance(linear, nn.Linear)
+    features, ways = linear.in_features, linear.out_features
+    if features != channels * size * size or linear.bias is None:
+        raise NotAChainError(f"{name} does not see all of the last block, or has no bias")
+    return Head(features, ways, layout.slot(f"{name}.weight", (features, ways)), layout.slot(f"{name}.bias", (ways,)))

@@ -1,0 +1,154 @@
+"""The operators of a chain on a GPU: shapes and grids for the kernels."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from metastep.fused import kernels
+from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
+from metastep.fused.chain import Block, Chain, Head, NotAChainError
+
+FEW_CHANNELS = 8  # a patch of so few is read as a whole
+MANY = 128  # sums that are joined at a time
+
+
+def require_kernels(chain: Chain) -> None:
+    """The kernels want powers of two"""
+    for block in chain.blocks:
+        if block.outputs not in (16, 32, 64, 128):
+            raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
+        if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
+            raise NotAChainError(f"{block.inputs} input channels: the kernels are for up to 8, or 16, 32, 64 or 128")
+    if chain.head.ways > 128:
+        raise NotAChainError(f"{chain.head.ways} ways: the kernels are for at most 128")
+
+
+@dataclass(frozen=True)
+class TritonOperators:
+    """Sizes of tiles were chosen by measurement on an H200."""
+
+    precision: str = "tf32"  # of the products: tf32, tf32x3 or ieee
+    rows: int = 64
+    pictures: int = 32
+    weight_rows: int = 32
+    part: int = 1024  # rows that one program sums a weight gradient over
+    warps: int = 4
+    stages: int = 3
+
+    def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
+        (w, w_t), src, src_t, norm = params.pair(block.weight), *_source(before)
+        tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
+        z = src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs)
+        z_t = None if w_t is None else torch.empty_like(z)
+        size = _tile(rows, self.rows)
+        blocks = triton.cdiv(rows, size)
+        sums = z.new_empty(tasks, blocks, 4, block.outputs)
+        kernels.forward_kernel[(blocks, tasks)](
+            src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
+            *_geometry(block), w_t is not None, size, _columns(block), self.precision, num_warps=self.warps, num_stages=self.stages,
+        )  # fmt: skip
+        return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
+
+    def _statistics(self, block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
+        (scale, scale_t), (shift, shift_t) = params.pair(block.scale), params.pair(block.shift)
+        tasks, blocks = sums.shape[:2]
+        norm = sums.new_empty(tasks, kernels.NORM_ROWS, block.outputs)
+        kernels.statistics_kernel[(tasks,)](
+            sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, scale.stride(0), blocks,
+            block.eps, block.outputs, size, scale_t is not None, _many(blocks),
+        )  # fmt: skip
+        return norm
+
+    def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:
+        (w, w_t), (b, b_t) = params.pair(head.weight), params.pair(head.bias)
+        z, channels = last.z, last.block.outputs
+        tasks, pictures = z.shape[:2]
+        size = _tile(pictures, self.pictures)
+        blocks = triton.cdiv(pictures, size)
+        # One block writes its gradient where it belongs; of several, the parts are added up afterwards.
+        start, length = head.weight.start, out.shape[1] - head.weight.start
+        parts = out[None, :, start:] if blocks == 1 else out.new_zeros(blocks, tasks, length)
+        judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
+        dn, dn_t = torch.empty_like(z), None if w_t is None else torch.empty_like(z)
+        kernels.head_kernel[(blocks, tasks)](
+            z, _or(last.z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
+            parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
+            parts.stride(0), channels, head.features // channels, head.ways,
+            max(16, triton.next_power_of_2(head.ways)), size, w_t is not None, self.precision, num_warps=self.warps,
+        )  # fmt: skip
+        if blocks > 1:
+            torch.sum(parts, 0, out=out[:, start:])
+        total = judged.sum(1) / pictures
+        return Judged(total[:, 0], total[:, 1], self._cotangent(last, dn, dn_t, sums, params, out))
+
+    def _cotangent(
+        self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, params: Parameters, out: Tensor
+    ) -> Cotangent:
+        block, (tasks, blocks) = layer.block, sums.shape[:2]
+        scale, scale_t = params.pair(block.scale)
+        back = dn.new_empty(tasks, kernels.BACK_ROWS, block.outputs)
+        kernels.cotangent_kernel[(tasks,)](
+            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), block.scale.of(out), back,
+            dn[0, ..., 0].numel(), scale.stride(0), blocks, block.outputs, dn_t is not None, _many(blocks),
+        )  # fmt: skip
+        return Cotangent(dn, dn_t, back)
+
+    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None:
+        block, (src, src_t, norm) = layer.block, _source(before)
+        tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
+        slot = block.weight.of(out)
+        parts = triton.cdiv(rows, self.part)
+        written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
+        kernels.weight_kernel[(1 if _columns(block) else block.kernel**2, parts, tasks)](
+            src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums,
+            written, rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block),
+            back.dn_t is not None, self.weight_rows, _columns(block), self.precision,
+            num_warps=self.warps, num_stages=self.stages,
+        )  # fmt: skip
+        if parts > 1:
+            torch.sum(written, 0, out=slot)
+
+    def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
+        block, (w, w_t), below = layer.block, params.pair(layer.block.weight), before.z
+        tasks, pictures = below.shape[:2]
+        in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
+        size = _tile(in_phase, self.rows)
+        blocks = triton.cdiv(in_phase, size) * block.stride**2
+        dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
+        sums = below.new_empty(tasks, blocks, 4, block.inputs)
+        kernels.data_kernel[(blocks, tasks)](
+            back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums, w, _or(w_t, w), below,
+            _or(before.z_t, below), before.norm, dn, _or(dn_t, dn), sums, pictures, w.stride(0), *_geometry(block),
+            w_t is not None, size, self.precision, num_warps=self.warps,
+            num_stages=self.stages,
+        )  # fmt: skip
+        return self._cotangent(before, dn, dn_t, sums, params, out)
+
+
+def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    return (before.z, before.z_t, before.norm) if isinstance(before, Layer) else (before, None, before)
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """A kernel must be given something, even if it will not look at it"""
+    return other if tensor is None else tensor
+
+
+def _geometry(block: Block) -> tuple[int, ...]:
+    return block.size, block.out_size, block.inputs, block.outputs, block.kernel, block.stride, block.padding
+
+
+def _columns(block: Block) -> int:
+    """Of a whole patch, where it is read as one; else 0"""
+    few = block.inputs <= FEW_CHANNELS
+    return max(16, triton.next_power_of_2(block.kernel**2 * block.inputs)) if few else 0
+
+
+def _tile(number: int, most: int) -> int:
+    return min(most, max(16, triton.next_power_of_2(number)))
+
+
+def _many(blocks: int) -> int:
+    return min(MANY, triton.next_power_of_2(blocks))

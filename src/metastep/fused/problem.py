@@ -1,0 +1,98 @@
+"""Few-shot learning with a chain, as a problem of the core: φ of all tasks of a batch is one tensor, (tasks, length).
+
+The core needs no change for it. Tasks share nothing, so the gradient of the sum of their losses is the gradient of
+each; dynamics act entry by entry, so they do not see that there are many tasks.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from metastep.counting import count_product
+from metastep.curvature import Curvature
+from metastep.estimators import Estimate, Estimator
+from metastep.fused.algebra import Operators, differentiate
+from metastep.fused.chain import Chain
+from metastep.problems import every_window
+from metastep.tasks import task_count
+from metastep.trees import Tree, map_tree, zeros_like
+from metastep.windows import Problem, Task, Window
+
+Batch = tuple[Tensor, Tensor]
+
+
+class _Loss(torch.autograd.Function):
+    """Cross-entropy and accuracy of each task; the gradient is made along with them, by hand"""
+
+    @staticmethod
+    def forward(
+        flat: Tensor, x: Tensor, y: Tensor, chain: Chain, operators: Operators
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        judged, gradient = differentiate(operators, chain, flat, x, y)
+        return judged.loss, judged.accuracy, gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(output[2])
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return d_loss[:, None] * gradient, None, None, None, None
+
+
+def fused_problem(chain: Chain, operators: Operators) -> Problem:
+    """θ is `chain.to_flat(parameters)`; a task is a whole batch of tasks, stacked, as `over_tasks` takes it."""
+
+    def losses(params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        return _Loss.apply(params, *batch, chain, operators)[:2]  # type: ignore[no-untyped-call, no-any-return]
+
+    def inner_loss(params: Tensor, meta: Tree, batch: Batch) -> Tensor:
+        return losses(params, batch)[0].sum()
+
+    # What the core asks for where it is there: the gradient as it is, without a pass of autograd over it.
+    inner_loss.gradient = lambda params, batch: differentiate(operators, chain, params, *batch)[1]  # type: ignore[attr-defined]
+
+    def outer_loss(params: Tensor, meta: Tree, task: Task) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, accuracy = losses(params, task.query)
+        return loss.sum(), {"loss": loss.detach(), "accuracy": accuracy}
+
+    return Problem(lambda meta, task: meta.expand(task_count(task), -1), every_window(inner_loss), outer_loss)
+
+
+def fused_curvature(chain: Chain, operators: Operators) -> Curvature:
+    """(∂²L/∂φ²)·direction by hand; the losses of a chain do not see θ"""
+
+    def product(window: Window, params: Tensor, meta: Tree, direction: Tensor) -> tuple[Tensor, Tree]:
+        count_product()
+        return differentiate(operators, chain, params, *window.batch, direction)[1], zeros_like(meta)
+
+    return product
+
+
+def fused_over_tasks(
+    chain: Chain, estimator: Estimator, chunk_size: int | None = None
+) -> Callable[[dict[str, Tensor], Task], Estimate]:
+    """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, the metrics of each task."""
+
+    def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
+        number = task_count(tasks)
+        size, total, measured = chunk_size or number, None, []
+        theta, stacked = chain.to_flat(meta), Task(*(_channels_last(*batch) for batch in tasks))
+        for i in range(0, number, size):
+            part = estimator(theta, map_tree(lambda x, i=i: x[i : i + size], stacked))
+            total = part.grad if total is None else total + part.grad
+            measured.append(part.metrics)
+        metrics = map_tree(lambda *parts: torch.cat(parts), *measured)
+        return Estimate(metrics["loss"].mean(), chain.from_flat(total / number, meta), metrics)
+
+    return torch.no_grad()(estimate)
+
+
+def _channels_last(x: Tensor, y: Tensor) -> Batch:
+    return x.permute(0, 1, 3, 4, 2).contiguous(), y
