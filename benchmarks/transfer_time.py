@@ -82,6 +82,7 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
     )
     source = Tapped(source.requires_grad_(False), source.taps)
     x, y = torch.randn(batch, channels, side, side, device=device), torch.randint(classes, (batch,), device=device)
+    x = x.contiguous(memory_format=torch.channels_last) if device.type == "cuda" else x
     lr = torch.tensor(0.01, device=device)
     cuda = device.type == "cuda"
     for variant, methods in VARIANTS.items():

@@ -167,6 +167,7 @@ class StepFunction:
 
 def is_linear(dynamics: Dynamics, state: State, meta: Tree) -> bool:
     """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
+    dynamics = getattr(dynamics, "inner", dynamics)  # what is wrapped around another only arranges its tensors
     if not isinstance(dynamics, SGD):
         return False
     rates = (dynamics.lr, dynamics.momentum, dynamics.weight_decay)  # only a function of (meta, step) can hold θ

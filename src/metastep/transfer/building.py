@@ -34,6 +34,7 @@ class Parts(NamedTuple):
     val: Batches
     test: Batches
     dtype: torch.dtype
+    layout: torch.memory_format  # of pictures; all that is made of them follows
 
 
 def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None) -> Parts:
@@ -76,6 +77,7 @@ def _assembled(
         val,
         test,
         dtype,
+        torch.channels_last if device.type == "cuda" else torch.contiguous_format,
     )
 
 

