@@ -1,0 +1,22 @@
+"""Which cases a call measures, and in which order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from metastep.bench.cases import METHODS, SETTINGS, Case, Grid
+from metastep.bench.implementations import IMPLEMENTATIONS
+
+
+def planned(grid: Grid, names: Sequence[str]) -> list[Case]:
+    """Every case of the grid for every implementation that has its method"""
+    cases = [case for name in names for case in grid.cases(name) if case.method in IMPLEMENTATIONS[name].methods]
+    fitted = [replace(case, chunk=1) if IMPLEMENTATIONS[case.implementation].one_by_one else case for case in cases]
+    return sorted(fitted, key=in_order)
+
+
+def in_order(case: Case) -> tuple[Any, ...]:
+    """Rows to be compared stand together, and are measured soon after each other"""
+    methods = [method for method, _ in METHODS.values()]
+    setting, name = list(SETTINGS).index(case.setting), list(IMPLEMENTATIONS).index(case.implementation)
+    return setting, case.tasks, case.steps, methods.index(case.method), case.window, name
