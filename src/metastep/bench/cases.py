@@ -83,12 +83,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Grid:
-    """All combinations that a call asks for; alternatives are slow, so they run at `alternative_steps` only."""
+    """All combinations that a call asks for; alternatives are slow, and so run at fewer numbers of steps."""
 
     settings: Sequence[str] = PAPER_SETTINGS
     methods: Sequence[str] = tuple(METHODS)
     steps: Sequence[int] = STEPS
-    alternative_steps: Sequence[int] = (STANDARD_STEPS,)
+    alternative_steps: Sequence[int] | None = None  # the standard number, if that is among `steps`, else the same
     tasks: Sequence[int] | None = None  # of the setting
     chunk: int | None = None
     precision: Precision = "fp32"
@@ -96,13 +96,19 @@ class Grid:
 
     def cases(self, implementation: str) -> Iterator[Case]:
         """In the order of a table; a window that is longer than the inner loop is another's row already"""
-        steps = self.steps if implementation.startswith("metastep") else self.alternative_steps
+        steps = self.steps if implementation.startswith("metastep") else self._of_alternatives
         for setting, number, label in product(self.settings, steps, self.methods):
             method, window = chosen(label, METHODS, "method")
             if window <= number:
                 for tasks in self.tasks or (chosen(setting, SETTINGS, "setting").tasks,):
                     chunk = None if self.chunk is None else min(self.chunk, tasks)
                     yield Case(setting, implementation, method, number, window, tasks, chunk, self.precision, self.data)
+
+    @property
+    def _of_alternatives(self) -> Sequence[int]:
+        if self.alternative_steps is not None:
+            return self.alternative_steps
+        return (STANDARD_STEPS,) if STANDARD_STEPS in self.steps else self.steps
 
 
 # Two minutes on two cores

@@ -53,7 +53,7 @@ def bench(
     given = {name: value for name, value in locals().items() if value not in (None, "", False)}
     with refusals():
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        grid = replace(QUICK if quick else Grid(), **_default(place), **_of_grid(given))
+        grid = replace(QUICK if quick else Grid(), **(_default(place) | _of_grid(given)))
         names = _names(implementations, quick)
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))
         path = out or Path("results", "bench", f"{_slug(place)}-{'quick' if quick else 'bench'}.json")
@@ -105,10 +105,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _numbers(text: str, flag: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(text))
-    except ValueError:
-        raise MetastepError(f"{flag} {text}: give whole numbers, separated by commas, such as 1,8,64.") from None
+    words = _words(text)
+    if not words or not all(word.isdecimal() and int(word) for word in words):
+        raise MetastepError(f"{flag} {text}: give whole numbers from 1, separated by commas, such as 1,8,64.")
+    return tuple(map(int, words))
 
 
 def _command(given: dict[str, Any]) -> str:

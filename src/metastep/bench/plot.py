@@ -6,8 +6,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from metastep.bench.cases import STANDARD_STEPS, Case
 from metastep.bench.plan import in_order
@@ -53,10 +54,8 @@ def against_steps(quantity: str, unit: str) -> Panel:
                 *zip(*points, strict=True), "o-", color=COLOURS[method], label=method, markersize=3, linewidth=1.2
             )
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter("{x:g}")
+        readable(axes.yaxis, [value for _, value in ours])
         axes.set(xlabel="inner steps", ylabel=f"{unit}, {OURS}")
         if ours:
             axes.legend(fontsize=6, frameon=False)
@@ -78,5 +77,17 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
         axes.text(compared[case], i, f" {compared[case]:,.3g}", va="center", fontsize=6)
     axes.set_yticks(range(len(shown)), [f"{case.method_label}, {case.implementation}" for case in shown], fontsize=6)
     axes.invert_yaxis()
-    axes.set_xscale("log")
+    readable(axes.xaxis, list(compared.values()))
     axes.set(xlabel=f"ms at {number} inner steps")
+
+
+def readable(axis: Axis, values: Sequence[float]) -> None:
+    """From zero where all values are of one size, else logarithmic"""
+    along = axis.axes
+    if not values or min(values) <= 0 or max(values) < 4 * min(values):
+        (along.set_ylim if axis is along.yaxis else along.set_xlim)(0)
+        return
+    (along.set_yscale if axis is along.yaxis else along.set_xscale)("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
