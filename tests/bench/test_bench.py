@@ -145,6 +145,8 @@ def test_interrupted_what_is_done_is_kept(
         (("--steps", "1,two"), "--steps 1,two"),
         (("--steps", "0"), "--steps 0"),
         (("--precision", "fp8"), "--precision fp8"),
+        (("--device", "tpu"), "--device tpu"),
+        (("--data", "tests"), "no Omniglot is there"),
     ],
 )
 def test_what_cannot_work_is_refused(flags: tuple[str, str], said: str, tmp_path: Path) -> None:

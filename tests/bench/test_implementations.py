@@ -89,7 +89,6 @@ def test_jax(label: str, remat: bool) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_every_one_takes_steps(name: str) -> None:
-    """θ moves, at every step, on episodes of its own"""
     implementation = IMPLEMENTATIONS[name]
     if implementation.missing:
         pytest.skip(implementation.missing)
@@ -98,7 +97,6 @@ def test_every_one_takes_steps(name: str) -> None:
     for _ in range(2):
         step()
     machine.wait()
-    assert machine.peak_mib() >= 0
 
 
 def test_the_outer_step_moves_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

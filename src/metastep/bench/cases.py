@@ -22,7 +22,10 @@ INNER = SGD(0.01, momentum=0.9, weight_decay=1e-4)
 
 @dataclass(frozen=True)
 class FewShot:
-    """Few-shot episodes for the flattened Conv4. Another kind of setting is another class beside this one."""
+    """Few-shot episodes for the flattened Conv4.
+
+    Another kind of setting is another class beside this one, with `tasks`; implementations say which kinds they know.
+    """
 
     episodes: Episodes
     tasks: int

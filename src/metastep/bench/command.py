@@ -14,6 +14,7 @@ from metastep.bench.plan import planned
 from metastep.bench.results import device_name, provenance
 from metastep.bench.running import Conditions
 from metastep.bench.session import finish, run
+from metastep.data.catalog import find
 from metastep.data.commands import refusals
 from metastep.errors import MetastepError
 from metastep.fewshot.parts import CPU_CHUNK
@@ -52,7 +53,7 @@ def bench(
     """
     given = {name: value for name, value in locals().items() if value not in (None, "", False)}
     with refusals():
-        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        place = _place(device)
         grid = replace(QUICK if quick else Grid(), **(_default(place) | _of_grid(given)))
         names = _names(implementations, quick)
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))
@@ -62,6 +63,14 @@ def bench(
         about = provenance(_command(given), device_name(place) + suffix, dict.fromkeys(packages))
         rows = run(planned(grid, names), conditions, path, about)
         finish(path, about, rows)
+
+
+def _place(device: str) -> torch.device:
+    there = torch.cuda.is_available()
+    if device not in ("", "cpu", "cuda") or (device == "cuda" and not there):
+        reason = "PyTorch sees no GPU here" if device == "cuda" else "there is no such device"
+        raise MetastepError(f"--device {device}: {reason}. Choose {'cpu or cuda' if there else 'cpu'}.")
+    return torch.device(device or ("cuda" if there else "cpu"))
 
 
 def _default(place: torch.device) -> dict[str, Any]:
@@ -82,7 +91,11 @@ def _of_grid(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("steps", "alternative_steps", "tasks"):
         if name in given:
             fields[name] = _numbers(given[name], f"--{name.replace('_', '-')}")
-    return fields | ({"data": str(given["data"])} if "data" in given else {})
+    if "data" in given:
+        if "omniglot" not in find(given["data"]):
+            raise MetastepError(f"--data {given['data']}: no Omniglot is there. Leave it out to measure with noise.")
+        fields["data"] = str(given["data"])
+    return fields
 
 
 def _names(implementations: str | None, quick: bool) -> list[str]:

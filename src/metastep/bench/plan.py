@@ -9,8 +9,8 @@ from metastep.bench.implementations import IMPLEMENTATIONS
 
 
 def planned(grid: Grid, names: Sequence[str]) -> list[Case]:
-    """Every case of the grid for every implementation that has its method"""
-    cases = [case for name in names for case in grid.cases(name) if case.method in IMPLEMENTATIONS[name].methods]
+    """Every case of the grid, for every implementation that serves it"""
+    cases = [case for name in names for case in grid.cases(name) if IMPLEMENTATIONS[name].serves(case)]
     fitted = [replace(case, chunk=1) if IMPLEMENTATIONS[case.implementation].one_by_one else case for case in cases]
     return sorted(fitted, key=in_order)
 

@@ -53,6 +53,7 @@ def in_this_process(case: Case, conditions: Conditions) -> Cost:
     finally:
         gc.collect()
         if conditions.on_gpu:
+            torch._C._cuda_clearCublasWorkspaces()  # some MiB that would count for the first row only
             torch.cuda.empty_cache()
 
 

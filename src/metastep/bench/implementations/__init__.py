@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from metastep.bench.cases import METHODS, Case
+from metastep.bench.cases import METHODS, SETTINGS, Case, FewShot
 from metastep.bench.machines import Machine, TorchMachine
 from metastep.bench.workload import Step, pictures
 
@@ -22,6 +22,8 @@ class Implementation:
 
     module: str
     methods: frozenset[str] = BASIC
+    settings: tuple[type, ...] = (FewShot,)
+    """The kinds of setting that it knows."""
     package: str | None = None
     """What must be installed, besides what metastep needs."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -30,6 +32,9 @@ class Implementation:
     alone: bool = False
     """Whether every row needs a process of its own, even on a GPU."""
     note: str = ""
+
+    def serves(self, case: Case) -> bool:
+        return case.method in self.methods and isinstance(SETTINGS[case.setting], self.settings)
 
     @property
     def missing(self) -> str | None:
