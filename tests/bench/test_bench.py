@@ -68,6 +68,11 @@ def test_alternatives_run_what_they_have() -> None:
     assert len([case for case in others if case.implementation == "hand-loop"]) == 5
 
 
+def test_rows_say_how_many_tasks_are_computed_together() -> None:
+    cases = planned(replace(QUICK, methods=("maml",), chunk=2), ["metastep", "hand-loop", "torch.func", "jax"])
+    assert [case.chunk for case in cases] == [2, 1, 2, None]
+
+
 def test_a_short_run_from_beginning_to_end(
     tmp_path: Path, measured_cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,13 @@ from metastep.bench.implementations import IMPLEMENTATIONS
 def planned(grid: Grid, names: Sequence[str]) -> list[Case]:
     """Every case of the grid, for every implementation that serves it"""
     cases = [case for name in names for case in grid.cases(name) if IMPLEMENTATIONS[name].serves(case)]
-    fitted = [replace(case, chunk=1) if IMPLEMENTATIONS[case.implementation].one_by_one else case for case in cases]
-    return sorted(fitted, key=in_order)
+    return sorted(map(as_computed, cases), key=in_order)
+
+
+def as_computed(case: Case) -> Case:
+    """A row says how many tasks are really computed together"""
+    at_once = IMPLEMENTATIONS[case.implementation].at_once
+    return replace(case, chunk={"one": 1, "chunk": case.chunk, "all": None}[at_once])
 
 
 def in_order(case: Case) -> tuple[Any, ...]:

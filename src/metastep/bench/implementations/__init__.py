@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -27,8 +27,8 @@ class Implementation:
     package: str | None = None
     """What must be installed, besides what metastep needs."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    one_by_one: bool = False
-    """Whether it takes one task after the other; else `chunk` tasks at a time."""
+    at_once: Literal["one", "chunk", "all"] = "chunk"
+    """How many tasks it computes together."""
     alone: bool = False
     """Whether every row needs a process of its own, even on a GPU."""
     note: str = ""
@@ -61,18 +61,18 @@ class Implementation:
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "metastep": Implementation("ours", EVERY_METHOD),
     "metastep-eager": Implementation("ours", EVERY_METHOD, options={"mode": "eager"}),
-    "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, one_by_one=True),
-    "hand-loop": Implementation("hand_loop", one_by_one=True),
+    "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
+    "hand-loop": Implementation("hand_loop", at_once="one"),
     "torch.func": Implementation("torch_func"),
-    "jax": Implementation("jax_maml", package="jax", alone=True),
-    "jax-remat": Implementation("jax_maml", package="jax", alone=True, options={"remat": True}),
-    "higher": Implementation("with_higher", BASIC - {"multi_step"}, package="higher", one_by_one=True),
+    "jax": Implementation("jax_maml", package="jax", at_once="all", alone=True),
+    "jax-remat": Implementation("jax_maml", package="jax", at_once="all", alone=True, options={"remat": True}),
+    "higher": Implementation("with_higher", BASIC - {"multi_step"}, package="higher", at_once="one"),
     "learn2learn": Implementation(
         "with_learn2learn",
         BASIC - {"multi_step"},
         package="learn2learn",
-        one_by_one=True,
+        at_once="one",
         note="inner SGD without momentum and weight decay: it has neither",
     ),
-    "torchopt": Implementation("with_torchopt", frozenset({"maml"}), package="torchopt", one_by_one=True),
+    "torchopt": Implementation("with_torchopt", frozenset({"maml"}), package="torchopt", at_once="one"),
 }
