@@ -23,10 +23,9 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # of the outer Adam, as in torch.optim
 
 def step(case: Case, device: torch.device, remat: bool = False) -> Step:
     setting, work = SETTINGS[case.setting], workload(case, torch.device("cpu"))
-    images = load(case, device)
-    with jax.default_device(jax_device(device)):
-        params = from_torch(work.meta)
-        state = (params, *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)), jnp.zeros((), jnp.int32))
+    images, params = load(case, device), from_torch(work.meta)
+    state = (params, *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)), jnp.zeros((), jnp.int32))
+    state = jax.device_put(state, jax_device(device))  # at home from the first step on: the second would compile again
     iterate = jax.jit(whole_iteration(case, setting, remat), donate_argnums=0)
 
     def advance() -> None:
