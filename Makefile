@@ -18,6 +18,7 @@ lint: $(READY)
 	$(RUN) -m mypy
 
 bench: $(READY)
+	$(RUN) -m metastep bench --quick
 	$(RUN) -m benchmarks.sweep_memory
 	$(RUN) -m benchmarks.compare_conv4
 	$(RUN) -m benchmarks.short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))

@@ -8,7 +8,6 @@ process, and it is the peak resident size less that before the work. tensors_mib
 import argparse
 import itertools
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import torch.nn.functional as F
 
 import metastep as ms
 from benchmarks import results
+from metastep.bench.machines import peak_resident_mib
 from metastep.memory import peak_bytes
 from metastep.nets import Conv4
 
@@ -46,10 +46,6 @@ def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUE
         return torch.rand(tasks, ways * n, 1, 28, 28, device=DEVICE), labels
 
     return ms.Task(part(shots), part(queries))
-
-
-def peak_resident_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import results
+from benchmarks import bench_tables, results
+from benchmarks.provenance import provenance
 
 PAGES = (
     results.ROOT / "docs" / "measurements.md",
+    results.ROOT / "benchmarks" / "README.md",
     results.ROOT / "src" / "metastep" / "learners" / "omniglot-5w1s.md",
 )
 
@@ -61,11 +63,6 @@ def compare_conv4(name: str) -> Iterator[str]:
             )
 
 
-def provenance(content: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    return f"`{content['command']}` at commit {content['commit'][:10]}, {content['device']}, {versions}\n"
-
-
 def short_runs(name: str) -> Iterator[str]:
     content = results.read(name)
     yield provenance(content)
@@ -95,6 +92,10 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/gpu-sweep-memory": sweep_memory,
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-short-runs": short_runs,
+    "floor": bench_tables.floors,
+    "bench/h200-bench": bench_tables.bench,
+    "bench/h200-growth": bench_tables.growth,
+    "bench/cpu-bench": bench_tables.bench,
     "learners/omniglot-5w1s": learner,
 }
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
+from metastep.bench.command import bench
 from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
@@ -17,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (demo, train, evaluate, classify, report, presets):
+for command in (demo, train, evaluate, classify, report, presets, bench):
     app.command()(command)
 app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")

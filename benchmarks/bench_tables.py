@@ -1,0 +1,148 @@
+"""Tables of what `metastep bench` wrote, and of the floor that it is measured by. A file that is not there has none."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from benchmarks import results
+from benchmarks.provenance import provenance
+from metastep.bench.cases import METHODS, PAPER_SETTINGS, SETTINGS, STANDARD, STANDARD_STEPS, Case
+from metastep.bench.floor import H200, Work, floor, parameters
+from metastep.bench.results import Row, case_of
+
+OURS = "metastep"
+FLOORS = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order")
+
+
+def heading(*titles: str, words: int = 1) -> Iterator[str]:
+    """Columns of words first, to the left; then numbers, to the right"""
+    yield line(*titles)
+    yield "|" + "---|" * words + "---:|" * (len(titles) - words)
+
+
+def line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+# ---- what needs no measurement
+
+
+def floors(name: str) -> Iterator[str]:
+    del name
+    yield from heading("setting, 8 inner steps", "method", "GFLOP", "GB", "ms of arithmetic", "ms of traffic", words=2)
+    for setting in PAPER_SETTINGS:
+        for label in FLOORS:
+            work = floor(setting, *_method(label), SETTINGS[setting].tasks)
+            arithmetic, traffic = work.milliseconds(H200)
+            yield line(
+                setting, label, f"{work.operations / 1e9:,.0f}", f"{work.bytes / 1e9:,.1f}",
+                f"{arithmetic:.2f}", f"{traffic:.2f}",
+            )  # fmt: skip
+
+
+def _method(label: str) -> tuple[str, int, int]:
+    method, window = METHODS[label]
+    return method, STANDARD_STEPS, window
+
+
+def floor_of(case: Case) -> Work:
+    return floor(case.setting, case.method, case.steps, case.window, case.tasks)
+
+
+# ---- what was measured
+
+
+def bench(name: str) -> Iterator[str]:
+    content, rows = _measured(name)
+    if not rows:
+        return
+    yield provenance(content)
+    yield from alternatives(rows)
+    if "H200" in content["device"]:
+        yield from fractions(rows)
+    yield from by_steps(rows)
+    yield from by_setting(rows)
+
+
+def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
+    if not results.file_of(name).exists():
+        return {}, {}
+    content = results.read(name)
+    return content, {case_of(row): row for row in content["rows"] if row["ms"] is not None}
+
+
+def alternatives(rows: dict[Case, Row]) -> Iterator[str]:
+    """Where one stands beside ours"""
+    beside = {_task_of(case) for case in rows if case.implementation != OURS}
+    if not beside:
+        return
+    yield "\n**Beside the alternatives**\n"
+    yield from heading("setting, tasks", "method, inner steps", "implementation", "ms", "±", "MiB", words=3)
+    for case, row in rows.items():
+        if _task_of(case) in beside:
+            yield line(
+                f"{case.setting}, {case.tasks}", f"{case.method_label}, {case.steps}", case.implementation,
+                f"{row['ms']:,.1f}", f"{row['ms_spread'] / 2:,.1f}", f"{row['peak_mib']:,.0f}",
+            )  # fmt: skip
+
+
+def _task_of(case: Case) -> tuple[Any, ...]:
+    return case.setting, case.method, case.steps, case.window, case.tasks
+
+
+def fractions(rows: dict[Case, Row]) -> Iterator[str]:
+    """Floor over measured, at the standard number of steps"""
+    yield "\n**How near to the floor**\n"
+    yield from heading("setting", "method", "ms", "floor, ms", "floor / measured", words=2)
+    for case, row in _ours(rows, steps={STANDARD_STEPS}):
+        least = max(floor_of(case).milliseconds(H200))
+        yield line(case.setting, case.method_label, f"{row['ms']:,.1f}", f"{least:.2f}", f"{least / row['ms']:.0%}")
+
+
+def by_steps(rows: dict[Case, Row]) -> Iterator[str]:
+    found = {(case.steps, case.method_label): row for case, row in _ours(rows) if case.setting == STANDARD}
+    steps = sorted({number for number, _ in found})
+    if len(steps) < 2:
+        return
+    methods = list(dict.fromkeys(method for _, method in found))
+    yield f"\n**With the inner steps**: {STANDARD}, ms (MiB)\n"
+    yield from heading("inner steps", *methods)
+    for number in steps:
+        yield line(str(number), *(_cell(found.get((number, method))) for method in methods))
+
+
+def by_setting(rows: dict[Case, Row]) -> Iterator[str]:
+    found = {(case.setting, case.method_label): row for case, row in _ours(rows, steps={STANDARD_STEPS})}
+    settings = list(dict.fromkeys(setting for setting, _ in found))
+    if len(settings) < 2:
+        return
+    methods = list(dict.fromkeys(method for _, method in found))
+    yield "\n**With ways and shots**: ms (MiB)\n"
+    yield from heading("setting", *methods)
+    for setting in settings:
+        tasks = next(row["tasks"] for (name, _), row in found.items() if name == setting)
+        yield line(f"{setting}, {tasks} tasks", *(_cell(found.get((setting, method))) for method in methods))
+
+
+def growth(name: str) -> Iterator[str]:
+    """Tasks and parameters"""
+    content, rows = _measured(name)
+    if not rows:
+        return
+    found = {(case.setting, case.tasks, case.method_label): row for case, row in _ours(rows)}
+    methods = list(dict.fromkeys(method for *_, method in found))
+    yield provenance(content)
+    yield "\n**With tasks and parameters**: ms (MiB)\n"
+    yield from heading("parameters", "tasks", *methods)
+    for setting, tasks in dict.fromkeys(key[:2] for key in found):
+        cells = (_cell(found.get((setting, tasks, method))) for method in methods)
+        yield line(f"{parameters(SETTINGS[setting]):,}", str(tasks), *cells)
+
+
+def _ours(rows: dict[Case, Row], steps: Iterable[int] = ()) -> Iterator[tuple[Case, Row]]:
+    for case, row in rows.items():
+        if case.implementation == OURS and (not steps or case.steps in steps):
+            yield case, row
+
+
+def _cell(row: Row | None) -> str:
+    return f"{row['ms']:,.1f} ({row['peak_mib']:,.0f})" if row else ""

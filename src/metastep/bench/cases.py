@@ -1,0 +1,134 @@
+"""What is measured: settings, methods, numbers of inner steps. A case is one row of a result file, before it is run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import product
+from typing import Literal, TypeVar
+
+from metastep.data.episodes import Episodes
+from metastep.dynamics import SGD
+from metastep.errors import MetastepError, require_positive
+
+Precision = Literal["fp32", "tf32", "fp64"]
+
+STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)  # the paper's figures have 1 to 8
+STANDARD_STEPS = 8
+
+# All of the paper's tables, but for the rate: at 0.4 noise instead of pictures leaves the finite numbers, and a rate
+# costs the same whatever it is.
+INNER = SGD(0.01, momentum=0.9, weight_decay=1e-4)
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Few-shot episodes for the flattened Conv4.
+
+    Another kind of setting is another class beside this one, with `tasks`; implementations say which kinds they know.
+    """
+
+    episodes: Episodes
+    tasks: int
+    filters: int = 64
+    size: int = 28
+    classes: int = 1_200  # to train on, as in Omniglot
+    per_class: int = 20
+
+
+def _omniglot(ways: int, shots: int, tasks: int, filters: int = 64) -> FewShot:
+    return FewShot(Episodes(ways, shots, queries=15), tasks, filters)
+
+
+STANDARD = "omniglot-5w1s"
+SETTINGS: dict[str, FewShot] = {
+    STANDARD: _omniglot(5, 1, 32),
+    "omniglot-5w5s": _omniglot(5, 5, 32),
+    "omniglot-20w1s": _omniglot(20, 1, 16),
+    "omniglot-20w5s": _omniglot(20, 5, 16),
+    # for how cost grows with parameters
+    "omniglot-5w1s-32f": _omniglot(5, 1, 32, filters=32),
+    "omniglot-5w1s-128f": _omniglot(5, 1, 32, filters=128),
+}
+PAPER_SETTINGS = tuple(SETTINGS)[:4]
+
+METHODS: dict[str, tuple[str, int]] = {  # what a user types: the method, its window
+    "maml": ("maml", 1),
+    **{f"multi_step{n}": ("multi_step", n) for n in (2, 4, 8)},
+    **{name: (name, 1) for name in ("first_order", "reptile", "imaml", "hf_maml", "ggs_maml", "es_maml")},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one row is about; two rows with the same one are the same measurement."""
+
+    setting: str
+    implementation: str
+    method: str
+    steps: int
+    window: int
+    tasks: int
+    chunk: int | None
+    precision: Precision
+    data: str | None = field(default=None, compare=False)  # a data directory with Omniglot; noise without
+
+    def __post_init__(self) -> None:
+        require_positive(steps=self.steps, window=self.window, tasks=self.tasks, chunk=self.chunk or 1)
+
+    @property
+    def label(self) -> str:
+        return f"{self.setting}, {self.steps} steps, {self.method_label}, {self.implementation}"
+
+    @property
+    def method_label(self) -> str:
+        return f"{self.method}{self.window}" if self.window > 1 else self.method
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations that a call asks for; alternatives are slow, and so run at fewer numbers of steps."""
+
+    settings: Sequence[str] = PAPER_SETTINGS
+    methods: Sequence[str] = tuple(METHODS)
+    steps: Sequence[int] = STEPS
+    alternative_steps: Sequence[int] | None = None  # the standard number, if that is among `steps`, else the same
+    tasks: Sequence[int] | None = None  # of the setting
+    chunk: int | None = None
+    precision: Precision = "fp32"
+    data: str | None = None
+
+    def cases(self, implementation: str) -> Iterator[Case]:
+        """In the order of a table; a window that is longer than the inner loop is another's row already"""
+        steps = self.steps if implementation.startswith("metastep") else self._of_alternatives
+        for setting, number, label in product(self.settings, steps, self.methods):
+            method, window = chosen(label, METHODS, "method")
+            if window <= number:
+                for tasks in self.tasks or (chosen(setting, SETTINGS, "setting").tasks,):
+                    chunk = None if self.chunk is None else min(self.chunk, tasks)
+                    yield Case(setting, implementation, method, number, window, tasks, chunk, self.precision, self.data)
+
+    @property
+    def _of_alternatives(self) -> Sequence[int]:
+        if self.alternative_steps is not None:
+            return self.alternative_steps
+        return (STANDARD_STEPS,) if STANDARD_STEPS in self.steps else self.steps
+
+
+# Two minutes on two cores
+QUICK = Grid((STANDARD,), ("maml", "multi_step4", "first_order"), (STANDARD_STEPS,), tasks=(4,))
+
+Value = TypeVar("Value")
+
+
+def chosen(name: str, among: Mapping[str, Value], what: str) -> Value:
+    if name in among:
+        return among[name]
+    near = get_close_matches(name, among, n=1)
+    raise MetastepError(
+        f"there is no {what} {name!r}{f', did you mean {near[0]!r}?' if near else '.'} Choose of {', '.join(among)}."
+    )
+
+
+def inner_of(case: Case) -> SGD:
+    """iMAML's implicit gradient knows nothing of weight decay"""
+    return replace(INNER, weight_decay=0.0) if case.method == "imaml" else INNER

@@ -1,0 +1,146 @@
+"""The least that a meta-iteration takes: operations and bytes, layer by layer, from the shapes of the net.
+
+Operations are those of convolutions and of the head; all else is small. Bytes are those of a device that keeps nothing
+between layers but computes each layer in one go: a pass reads what it needs from memory once, and writes what
+it makes once, with BatchNorm and ReLU on the way. Tasks do not share weights, since each adapts its own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from metastep.bench.cases import SETTINGS, FewShot
+from metastep.windows import window_lengths
+
+NUMBER = 4  # bytes of one in float32 and tf32
+SAMPLES, CG_STEPS = 8, 5  # defaults of ES- and GGS-MAML, and of iMAML
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a device can do in a second"""
+
+    operations: float
+    bytes: float
+
+
+# NVIDIA's data sheet of the H200 SXM: 989 TFLOPS in TF32 with sparsity, half of it without; 4.8 TB/s.
+H200 = Peaks(operations=494.5e12, bytes=4.8e12)
+
+
+@dataclass(frozen=True)
+class Work:
+    operations: float
+    bytes: float
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.operations + other.operations, self.bytes + other.bytes)
+
+    def __mul__(self, times: float) -> "Work":
+        return Work(times * self.operations, times * self.bytes)
+
+    def milliseconds(self, peaks: Peaks) -> tuple[float, float]:
+        """Of arithmetic, and of moving bytes; where they overlap perfectly, the larger one is the floor"""
+        return 1e3 * self.operations / peaks.operations, 1e3 * self.bytes / peaks.bytes
+
+
+NOTHING = Work(0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution with what follows it, or the head; numbers of one picture, weights of one task"""
+
+    inputs: int
+    outputs: int
+    weights: int
+    products: int  # multiply-and-add, in one pass over one picture
+    first: bool = False
+
+    def forward(self, pictures: int) -> Work:
+        """y = w ∗ x"""
+        return self._work(pictures, 1, self.inputs + self.outputs, 1)
+
+    def gradient(self, pictures: int) -> Work:
+        """y; then dw = dy ∗ x and, unless x are the pictures, dx = w ∗ dy, which read x, y, w and dy"""
+        passed_on = 0 if self.first else self.inputs
+        backward = self._work(pictures, 1 if self.first else 2, self.inputs + 2 * self.outputs + passed_on, 2)
+        return self.forward(pictures) + backward
+
+    def product(self, pictures: int) -> Work:
+        """Forward over reverse. y and ẏ = ẇ ∗ x + w ∗ ẋ; dx, its tangent (two terms), and that of dw (two terms).
+
+        The first layer has no ẋ and no dx: y, ẏ = ẇ ∗ x, and dẏ ∗ x.
+        """
+        moved = self.inputs if self.first else 2 * self.inputs  # x, and ẋ
+        passed_on = 0 if self.first else 2 * self.inputs  # dx and its tangent
+        ahead = self._work(pictures, 2 if self.first else 3, moved + 2 * self.outputs, 2)
+        back = self._work(pictures, 1 if self.first else 5, moved + 4 * self.outputs + passed_on, 3)
+        return ahead + back
+
+    def _work(self, pictures: int, passes: int, numbers: int, weights: int) -> Work:
+        """`numbers` are read or written for each picture, all weights `weights` times"""
+        return Work(2 * passes * pictures * self.products, NUMBER * (pictures * numbers + weights * self.weights))
+
+
+def layers(setting: FewShot) -> Iterator[Layer]:
+    """Of the flattened Conv4: four 3×3 convolutions of stride 2, each with a bias, a scale and a shift, and the head"""
+    channels, side, filters = 1, setting.size, setting.filters
+    for i in range(4):
+        after = (side + 1) // 2
+        outputs = filters * after**2
+        weights = filters * (9 * channels + 3)
+        yield Layer(channels * side**2, outputs, weights, 9 * channels * outputs, first=i == 0)
+        channels, side = filters, after
+    features, ways = filters * side**2, setting.episodes.ways
+    yield Layer(features, ways, (features + 1) * ways, features * ways)
+
+
+def parameters(setting: FewShot) -> int:
+    return sum(layer.weights for layer in layers(setting))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How often a task's inner loop goes over the support"""
+
+    gradients: int
+    products: int = 0
+    forwards: int = 0
+    pulled: int = 0  # windows that the sweep goes back through
+    outer_gradient: bool = True
+
+
+def passes(method: str, steps: int, window: int) -> Passes:
+    n = len(window_lengths(steps, window))
+    return {
+        "maml": Passes(n, products=n, pulled=n),
+        "multi_step": Passes(n, products=n, pulled=n),
+        "first_order": Passes(n),
+        "reptile": Passes(n, outer_gradient=False),
+        "imaml": Passes(n, products=CG_STEPS + 1),
+        "hf_maml": Passes(n + 2 * n, pulled=n),
+        "ggs_maml": Passes(n + 2 * SAMPLES * n, pulled=n),
+        "es_maml": Passes(n, forwards=(2 * SAMPLES + 1) * n, pulled=n),
+    }[method]
+
+
+def floor(name: str, method: str, steps: int, window: int, tasks: int) -> Work:
+    """One meta-iteration: episodes drawn, every task adapted and pulled back, the mean, and Adam"""
+    setting, going = SETTINGS[name], passes(method, steps, window)
+    episodes, size = setting.episodes, parameters(setting)
+    support, query = episodes.ways * episodes.shots, episodes.ways * episodes.queries
+    task = drawn(setting)
+    for layer in layers(setting):
+        task += layer.gradient(support) * going.gradients + layer.forward(support) * going.forwards
+        task += layer.product(support) * going.products
+        task += layer.gradient(query) if going.outer_gradient else layer.forward(query)
+    # an update reads φ, v, g and writes φ, v; its pullback reads Λ of φ and v and the product, and writes Λ and d_grad
+    elementwise = 5 * len(window_lengths(steps, window)) + 6 * going.pulled + 1
+    task += Work(0, NUMBER * size * elementwise)
+    return task * tasks + Work(0, NUMBER * size * 7)  # Adam reads θ, g, m, v and writes θ, m, v
+
+
+def drawn(setting: FewShot) -> Work:
+    """Bytes become floats"""
+    pixels = setting.episodes.ways * setting.episodes.images * setting.size**2
+    return Work(0, pixels * (1 + NUMBER))

@@ -1,0 +1,78 @@
+"""Ways to compute the same meta-iteration, by name. Each is a module of its own, imported only where it is used."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+
+from metastep.bench.cases import METHODS, SETTINGS, Case, FewShot
+from metastep.bench.machines import Machine, TorchMachine
+from metastep.bench.workload import Step, pictures
+
+BASIC = frozenset({"maml", "multi_step", "first_order"})
+EVERY_METHOD = frozenset(method for method, _ in METHODS.values())
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """`step(case, device)` of its module builds one meta-iteration, ready to be called again and again."""
+
+    module: str
+    methods: frozenset[str] = BASIC
+    settings: tuple[type, ...] = (FewShot,)
+    """The kinds of setting that it knows."""
+    package: str | None = None
+    """What must be installed, besides what metastep needs."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    at_once: Literal["one", "chunk", "all"] = "chunk"
+    """How many tasks it computes together."""
+    alone: bool = False
+    """Whether every row needs a process of its own, even on a GPU."""
+    note: str = ""
+
+    def serves(self, case: Case) -> bool:
+        return case.method in self.methods and isinstance(SETTINGS[case.setting], self.settings)
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here, if so"""
+        return f"{self.package} is not installed" if self.package and find_spec(self.package) is None else None
+
+    def step(self, case: Case, device: torch.device) -> Step:
+        step: Step = self._module.step(case, device, **self.options)
+        return step
+
+    def load(self, case: Case, device: torch.device) -> None:
+        """Put the pictures where they will be wanted: they are no part of the work"""
+        getattr(self._module, "load", pictures)(case, device)
+
+    def machine(self, device: torch.device) -> Machine:
+        machine: Machine = getattr(self._module, "machine", TorchMachine)(device)
+        return machine
+
+    @property
+    def _module(self) -> Any:
+        return import_module(f"{__name__}.{self.module}")
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "metastep": Implementation("ours", EVERY_METHOD),
+    "metastep-eager": Implementation("ours", EVERY_METHOD, options={"mode": "eager"}),
+    "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
+    "hand-loop": Implementation("hand_loop", at_once="one"),
+    "torch.func": Implementation("torch_func"),
+    "jax": Implementation("jax_maml", package="jax", at_once="all", alone=True),
+    "jax-remat": Implementation("jax_maml", package="jax", at_once="all", alone=True, options={"remat": True}),
+    "higher": Implementation("with_higher", BASIC - {"multi_step"}, package="higher", at_once="one"),
+    "learn2learn": Implementation(
+        "with_learn2learn",
+        BASIC - {"multi_step"},
+        package="learn2learn",
+        at_once="one",
+        note="inner SGD without momentum and weight decay: it has neither",
+    ),
+    "torchopt": Implementation("with_torchopt", frozenset({"maml"}), package="torchopt", at_once="one"),
+}

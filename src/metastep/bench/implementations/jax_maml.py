@@ -1,0 +1,168 @@
+"""JAX: the whole meta-iteration jitted, mapped over tasks; with `remat`, windows are computed again on the way back.
+
+Everything is in JAX's own layout, height × width × input × output. Episodes are drawn with JAX's own generator.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from metastep.bench.cases import SETTINGS, Case, FewShot, inner_of
+from metastep.bench.machines import Machine, TorchMachine
+from metastep.bench.workload import OUTER_RATE, Step, pictures, workload
+from metastep.windows import window_lengths
+
+Params = dict[str, Any]
+Batch = tuple[Any, Any]  # pictures (n, height, width, 1), labels
+BETAS, EPS = (0.9, 0.999), 1e-8  # of the outer Adam, as in torch.optim
+
+
+def step(case: Case, device: torch.device, remat: bool = False) -> Step:
+    setting, work = SETTINGS[case.setting], workload(case, torch.device("cpu"))
+    images, params = load(case, device), from_torch(work.meta)
+    state = (params, *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)), jnp.zeros((), jnp.int32))
+    state = jax.device_put(state, jax_device(device))  # at home from the first step on: the second would compile again
+    iterate = jax.jit(whole_iteration(case, setting, remat), donate_argnums=0)
+
+    def advance() -> None:
+        nonlocal state
+        with jax.default_matmul_precision("tensorfloat32" if case.precision == "tf32" else "highest"):
+            state = iterate(state, images)
+
+    return advance
+
+
+@cache
+def load(case: Case, device: torch.device) -> Any:
+    return jax.device_put(pictures(case, torch.device("cpu")).squeeze(2).numpy(), jax_device(device))
+
+
+def whole_iteration(case: Case, setting: FewShot, remat: bool) -> Callable[[Any, Any], Any]:
+    gradient = meta_gradient(case, remat)
+
+    def iterate(state: Any, images: Any) -> Any:
+        params, m, v, k = state
+        grads = gradient(params, *episodes(setting, images, k, case.tasks))
+        m = jax.tree.map(lambda m, g: BETAS[0] * m + (1 - BETAS[0]) * g, m, grads)
+        v = jax.tree.map(lambda v, g: BETAS[1] * v + (1 - BETAS[1]) * g * g, v, grads)
+        t = (k + 1).astype(params["head.bias"].dtype)
+        first, second = (1 - beta**t for beta in BETAS)
+        params = jax.tree.map(lambda p, m, v: p - OUTER_RATE * (m / first) / (jnp.sqrt(v / second) + EPS), params, m, v)
+        return params, m, v, k + 1
+
+    return iterate
+
+
+def meta_gradient(case: Case, remat: bool = False) -> Callable[[Params, Batch, Batch], Params]:
+    """(θ, support, query), the last two with a leading task axis"""
+    sgd = inner_of(case)
+
+    def window(state: tuple[Params, Params], support: Batch, length: int) -> tuple[Params, Params]:
+        params, velocity = state
+        grads = jax.grad(loss)(params, support)
+        for _ in range(length):
+            velocity = jax.tree.map(
+                lambda v, g, p: sgd.momentum * v + g + sgd.weight_decay * p, velocity, grads, params
+            )
+            params = jax.tree.map(lambda p, v: p - sgd.lr * v, params, velocity)
+        return params, velocity
+
+    one_window = jax.checkpoint(window, static_argnums=2) if remat else window
+
+    def adapted(meta: Params, support: Batch) -> Params:
+        state = meta, jax.tree.map(jnp.zeros_like, meta)
+        for length in window_lengths(case.steps, case.window):
+            state = one_window(state, support, length)
+        return state[0]
+
+    def of_task(meta: Params, support: Batch, query: Batch) -> Params:
+        if case.method == "first_order":
+            return jax.grad(loss)(adapted(meta, support), query)  # type: ignore[no-any-return]
+        return jax.grad(lambda meta: loss(adapted(meta, support), query))(meta)  # type: ignore[no-any-return]
+
+    mapped = jax.vmap(of_task, (None, 0, 0))
+    return lambda meta, support, query: jax.tree.map(lambda g: g.mean(0), mapped(meta, support, query))
+
+
+def loss(params: Params, batch: Batch) -> Any:
+    x, y = batch
+    for i in range(4):
+        x = jax.lax.conv_general_dilated(
+            x, params[f"blocks.{i}.0.weight"], (2, 2), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = x + params[f"blocks.{i}.0.bias"]
+        mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+        x = (x - mean) * jax.lax.rsqrt(variance + 1e-5) * params[f"blocks.{i}.1.weight"] + params[f"blocks.{i}.1.bias"]
+        x = jax.nn.relu(x)
+    scores = jax.nn.log_softmax(x.reshape(x.shape[0], -1) @ params["head.weight"] + params["head.bias"])
+    return -jnp.take_along_axis(scores, y[:, None], 1).mean()
+
+
+def episodes(setting: FewShot, images: Any, k: Any, tasks: int) -> tuple[Batch, Batch]:
+    """Classes and pictures without replacement, for each task of batch k"""
+    shape = setting.episodes
+    classes_key, pictures_key = jax.random.split(jax.random.fold_in(jax.random.key(0), k))
+    classes = largest(classes_key, (tasks, images.shape[0]), shape.ways)
+    chosen = largest(pictures_key, (tasks, shape.ways, images.shape[1]), shape.images)
+    x = images[classes[..., None], chosen].astype(jnp.float32)[..., None] / 255  # (tasks, ways, n, 28, 28, 1)
+    return labelled(x[:, :, : shape.shots]), labelled(x[:, :, shape.shots :])
+
+
+def largest(key: Any, shape: tuple[int, ...], number: int) -> Any:
+    return jax.lax.top_k(jax.random.uniform(key, shape), number)[1]
+
+
+def labelled(x: Any) -> Batch:
+    tasks, ways, n = x.shape[:3]
+    y = jnp.broadcast_to(jnp.repeat(jnp.arange(ways), n), (tasks, ways * n))
+    return x.reshape(tasks, ways * n, *x.shape[3:]), y
+
+
+def from_torch(meta: dict[str, torch.Tensor]) -> Params:
+    """Our θ in JAX's layout; the head sees height × width × channels where ours sees channels × height × width"""
+
+    def layout(name: str, p: torch.Tensor) -> torch.Tensor:
+        if p.dim() == 4:
+            return p.permute(2, 3, 1, 0)
+        if name != "head.weight":
+            return p
+        filters = meta["blocks.3.0.bias"].shape[0]
+        side = round((p.shape[1] // filters) ** 0.5)
+        return p.view(-1, filters, side, side).permute(2, 3, 1, 0).reshape(p.shape[1], -1)
+
+    return {name: jnp.asarray(layout(name, p.detach()).contiguous().cpu().numpy()) for name, p in meta.items()}
+
+
+def jax_device(device: torch.device) -> Any:
+    return jax.devices("gpu" if device.type == "cuda" else "cpu")[0]
+
+
+class JaxGpu:
+    """JAX's own allocator; its peak cannot be set back, so that each row needs a process of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = jax_device(device)
+        self.before = self.device.memory_stats()["bytes_in_use"]
+
+    def wait(self) -> None:
+        for array in jax.live_arrays():
+            array.block_until_ready()
+
+    def peak_mib(self) -> float:
+        return float(self.device.memory_stats()["peak_bytes_in_use"] - self.before) / 2**20
+
+
+class JaxCpu(TorchMachine):
+    """Resident memory, as for the others"""
+
+    def wait(self) -> None:
+        for array in jax.live_arrays():
+            array.block_until_ready()
+
+
+def machine(device: torch.device) -> Machine:
+    return JaxGpu(device) if device.type == "cuda" else JaxCpu(device)

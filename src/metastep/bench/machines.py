@@ -1,0 +1,48 @@
+"""What differs between devices: how to wait for them, and how to tell what memory they took."""
+
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+
+class Machine(Protocol):
+    """Made just before the work: memory is what is taken above what was there then."""
+
+    def wait(self) -> None: ...
+
+    def peak_mib(self) -> float: ...
+
+
+class TorchMachine:
+    """GPU: the allocator's peak, CUDA graphs' pools included. CPU: the peak resident size, for a process of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on_gpu = device.type == "cuda"
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        self.before = self._now()
+
+    def wait(self) -> None:
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def peak_mib(self) -> float:
+        return (torch.cuda.max_memory_allocated() / 2**20 if self.on_gpu else peak_resident_mib()) - self.before
+
+    def _now(self) -> float:
+        return torch.cuda.memory_allocated() / 2**20 if self.on_gpu else peak_resident_mib()
+
+
+def peak_resident_mib() -> float:
+    """Of this program: on Linux, getrusage would begin with what its parent had when it started this one"""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return (
+            next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 2**10
+        )
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

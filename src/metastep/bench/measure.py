@@ -1,0 +1,55 @@
+"""Time and memory of one case, in one configuration: the steps that are timed are those whose memory counts."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+
+from metastep.bench.cases import Case
+from metastep.bench.implementations import IMPLEMENTATIONS
+from metastep.bench.machines import Machine
+from metastep.bench.workload import Step
+
+WARM_UP = 2  # steps after the first one
+LEAST_SECONDS = 0.2  # that a repeat lasts: short steps are timed in groups, without waiting for each
+
+
+@dataclass(frozen=True)
+class Cost:
+    ms: float
+    """Of one meta-iteration: the median of the repeats."""
+    ms_spread: float
+    """Slowest less fastest."""
+    peak_mib: float
+    start_seconds: float
+    """To the end of the first step, with all that is built, compiled and captured for it."""
+
+
+def measure(case: Case, device: torch.device, repeats: int) -> Cost:
+    implementation = IMPLEMENTATIONS[case.implementation]
+    implementation.load(case, device)
+    machine = implementation.machine(device)
+    start = time.perf_counter()
+    step = implementation.step(case, device)
+    seconds_of(step, machine, 1)
+    start_seconds = time.perf_counter() - start
+    times = timed(step, machine, repeats)
+    return Cost(1e3 * statistics.median(times), 1e3 * (max(times) - min(times)), machine.peak_mib(), start_seconds)
+
+
+def timed(step: Step, machine: Machine, repeats: int) -> list[float]:
+    """Seconds of a step in each repeat"""
+    once = seconds_of(step, machine, WARM_UP) / WARM_UP
+    number = max(1, ceil(LEAST_SECONDS / once))
+    return [seconds_of(step, machine, number) / number for _ in range(repeats)]
+
+
+def seconds_of(step: Step, machine: Machine, number: int) -> float:
+    machine.wait()
+    start = time.perf_counter()
+    for _ in range(number):
+        step()
+    machine.wait()
+    return time.perf_counter() - start

@@ -1,0 +1,27 @@
+"""Which cases a call measures, and in which order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from metastep.bench.cases import METHODS, SETTINGS, Case, Grid
+from metastep.bench.implementations import IMPLEMENTATIONS
+
+
+def planned(grid: Grid, names: Sequence[str]) -> list[Case]:
+    """Every case of the grid, for every implementation that serves it"""
+    cases = [case for name in names for case in grid.cases(name) if IMPLEMENTATIONS[name].serves(case)]
+    return sorted(map(as_computed, cases), key=in_order)
+
+
+def as_computed(case: Case) -> Case:
+    """A row says how many tasks are really computed together"""
+    at_once = IMPLEMENTATIONS[case.implementation].at_once
+    return replace(case, chunk={"one": 1, "chunk": case.chunk, "all": None}[at_once])
+
+
+def in_order(case: Case) -> tuple[Any, ...]:
+    """Rows to be compared stand together, and are measured soon after each other"""
+    methods = [method for method, _ in METHODS.values()]
+    setting, name = list(SETTINGS).index(case.setting), list(IMPLEMENTATIONS).index(case.implementation)
+    return setting, case.tasks, case.steps, methods.index(case.method), case.window, name

@@ -1,0 +1,101 @@
+"""Files of results: {command, commit, device, versions, rows}, written anew after every row."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metastep import __version__
+from metastep.bench.cases import Case
+from metastep.bench.measure import Cost
+from metastep.errors import MetastepError
+from metastep.runs.files import read_file, replace_file
+
+Row = dict[str, Any]
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def row_of(case: Case, cost: Cost | None, note: str = "") -> Row:
+    about = {name: value for name, value in asdict(case).items() if name != "data"}
+    if cost is None:
+        return about | {"ms": None, "ms_spread": None, "peak_mib": None, "note": note}
+    numbers = {"ms": round(cost.ms, 3), "ms_spread": round(cost.ms_spread, 3), "peak_mib": round(cost.peak_mib, 1)}
+    started = f"first step after {cost.start_seconds:.1f} s"
+    return about | numbers | {"note": "; ".join(filter(None, (started, note)))}
+
+
+def case_of(row: Row) -> Case:
+    return Case(**{name: row[name] for name in Case.__dataclass_fields__ if name != "data"})
+
+
+def provenance(command: str, device: str, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What someone needs to make the numbers again"""
+    return {
+        "command": command,
+        "commit": commit(),
+        "device": device,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__} | _versions(packages),
+    }
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # importable, but not installed in the usual way
+            found[package] = "unknown"
+    return found
+
+
+def write(path: Path, about: Mapping[str, Any], rows: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps({**about, "rows": list(rows)}, indent=1) + "\n").encode())
+
+
+def rows_to_keep(path: Path, about: Mapping[str, Any]) -> list[Row]:
+    """What `path` has already, if commit, device and versions are the same; failures are tried again"""
+    if not path.exists():
+        return []
+    try:
+        content = json.loads(read_file(path))
+        same = all(content[key] == about[key] for key in ("commit", "device", "versions"))
+        return [row for row in content["rows"] if row["ms"] is not None] if same else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetastepError(
+            f"{path} is no file of results ({type(error).__name__}: {error}). Choose another --out, or remove it."
+        ) from error
+
+
+def commit() -> str:
+    """The commit that is measured, if metastep runs from a repository; METASTEP_COMMIT goes first"""
+    if given := os.environ.get("METASTEP_COMMIT"):
+        return given
+    tracked = _git("ls-files", "__init__.py")  # an installed metastep may lie inside somebody else's repository
+    return (_git("rev-parse", "HEAD") if tracked else "") or f"metastep {__version__}"
+
+
+def _git(*arguments: str) -> str:
+    try:
+        run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return run.stdout.strip()
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} cores"

@@ -1,0 +1,88 @@
+"""What every implementation works with: the net, the pictures on the device, the sampler and the outer Adam.
+
+The timed unit is a whole meta-iteration: draw the episodes on the device, make the meta-gradient, step.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from metastep.bench.cases import SETTINGS, Case, FewShot
+from metastep.data import load
+from metastep.fewshot.sampling import Sampler
+from metastep.modules import parameters_of
+from metastep.nets import Conv4
+from metastep.tasks import write_grads
+from metastep.windows import Task
+
+OUTER_RATE = 1e-3
+Step = Callable[[], None]
+Gradients = dict[str, Tensor]
+
+
+class Workload(NamedTuple):
+    case: Case
+    net: nn.Module
+    meta: dict[str, Tensor]  # θ: the parameters of the net itself
+    draw: Sampler
+
+    def episodes(self, k: int) -> Task:
+        return self.draw(k, self.case.tasks)
+
+
+def workload(case: Case, device: torch.device) -> Workload:
+    setting = SETTINGS[case.setting]
+    set_precision(case)
+    torch.manual_seed(0)
+    net = Conv4(setting.episodes.ways, filters=setting.filters, size=setting.size)
+    net = net.to(device, dtype=torch.float64 if case.precision == "fp64" else torch.float32)
+    meta = parameters_of(net)
+    sampler = Sampler(pictures(case, device), None, setting.episodes, 0, next(iter(meta.values())).dtype)
+    return Workload(case, net, meta, sampler)
+
+
+def set_precision(case: Case) -> None:
+    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = case.precision == "tf32"  # PyTorch has it on by itself
+
+
+def pictures(case: Case, device: torch.device) -> Tensor:
+    """Omniglot's, or noise of that size, which costs the same; once for a process"""
+    return _omniglot(case.data, device) if case.data else _noise(SETTINGS[case.setting], device)
+
+
+@cache
+def _omniglot(data: str, device: torch.device) -> Tensor:
+    return load("omniglot", Path(data), "trainval").images.to(device)
+
+
+@cache
+def _noise(setting: FewShot, device: torch.device) -> Tensor:
+    shape = (setting.classes, setting.per_class, 1, setting.size, setting.size)
+    noise = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return noise.to(device)
+
+
+MetaGradient = Callable[[Task], Gradients]
+
+
+def by_gradient(meta_gradient: Callable[[Workload], MetaGradient]) -> Callable[[Case, torch.device], Step]:
+    """A whole meta-iteration around a meta-gradient, one operator after the other as Python calls them"""
+
+    def build(case: Case, device: torch.device) -> Step:
+        work = workload(case, device)
+        gradient, optimizer, batches = meta_gradient(work), Adam(work.meta.values(), OUTER_RATE), count()
+
+        def step() -> None:
+            write_grads(work.meta, gradient(work.episodes(next(batches))))
+            optimizer.step()
+
+        return step
+
+    return build

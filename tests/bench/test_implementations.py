@@ -1,0 +1,114 @@
+"""Every alternative computes our meta-gradient, in float64; what is not installed is skipped."""
+
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from metastep.bench import cases
+from metastep.bench.cases import METHODS, Case
+from metastep.bench.implementations import IMPLEMENTATIONS, ours
+from metastep.bench.workload import Gradients, Workload, workload
+from metastep.dynamics import SGD
+from tests.bench.helpers import CPU, tiny_case
+
+BASIC = ["maml", "multi_step2", "first_order"]
+LIBRARIES = [("higher", "maml"), ("higher", "first_order"), ("torchopt", "maml")]
+LIBRARIES += [("learn2learn", "maml"), ("learn2learn", "first_order")]
+
+
+def case_for(label: str, **changes: Any) -> Case:
+    method, window = METHODS[label]
+    return tiny_case(method=method, window=window, **changes)
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    size = max(float(abs(g).max()) for g in expected.values())
+    assert size > 1e-3
+    for name, g in expected.items():
+        assert float(abs(found[name] - g).max()) < 1e-12 * size, name
+
+
+def ours_and(module: str, work: Workload) -> tuple[Gradients, Gradients]:
+    tasks = work.episodes(0)
+    theirs = import_module(f"metastep.bench.implementations.{module}").meta_gradient(work)
+    return theirs(tasks), ours.mapped(work)(tasks)
+
+
+@pytest.mark.parametrize("label", BASIC)
+@pytest.mark.parametrize("module", ["hand_loop", "torch_func"])
+def test_by_hand(module: str, label: str) -> None:
+    assert_same(*ours_and(module, workload(case_for(label), CPU)))
+
+
+@pytest.mark.parametrize("label", [label for label in METHODS if label not in ("ggs_maml", "es_maml")])
+def test_looped_is_mapped(label: str) -> None:
+    work = workload(case_for(label, chunk=1), CPU)
+    tasks = work.episodes(0)
+    assert_same(ours.looped(work)(tasks), ours.mapped(work)(tasks))
+
+
+@pytest.mark.parametrize("label", ["ggs_maml", "es_maml"])  # random: only that they run, in both modes
+def test_random_methods_run(label: str) -> None:
+    work = workload(case_for(label), CPU)
+    for gradient in (ours.looped(work), ours.mapped(work)):
+        assert all(torch.isfinite(g).all() for g in gradient(work.episodes(0)).values())
+
+
+@pytest.mark.parametrize(("name", "label"), LIBRARIES)
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_libraries(name: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    implementation = IMPLEMENTATIONS[name]
+    if implementation.missing:
+        pytest.skip(implementation.missing)
+    if name == "learn2learn":  # has no momentum
+        monkeypatch.setattr(cases, "INNER", SGD(0.05))
+    work = workload(case_for(label), CPU)
+    assert_same(*ours_and(implementation.module, work))
+    assert_same(*ours_and(implementation.module, work))  # and leaves the net as it was
+
+
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("label", BASIC)
+def test_jax(label: str, remat: bool) -> None:
+    jax = pytest.importorskip("jax")
+    from metastep.bench.implementations import jax_maml
+
+    case = case_for(label)
+    work = workload(case, CPU)
+    tasks = work.episodes(0)
+    with jax.enable_x64(True):
+        support, query = ((jax.numpy.asarray(x.movedim(2, -1).numpy()), jax.numpy.asarray(y.numpy())) for x, y in tasks)
+        found = jax_maml.meta_gradient(case, remat)(jax_maml.from_torch(work.meta), support, query)
+        assert_same(found, jax_maml.from_torch(ours.mapped(work)(tasks)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_every_one_takes_steps(name: str) -> None:
+    implementation = IMPLEMENTATIONS[name]
+    if implementation.missing:
+        pytest.skip(implementation.missing)
+    implementation.load(tiny_case(), CPU)
+    step, machine = implementation.step(tiny_case(precision="fp32"), CPU), implementation.machine(CPU)
+    for _ in range(2):
+        step()
+    machine.wait()
+
+
+def test_the_outer_step_moves_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metastep.bench import workload as module
+
+    made: list[Workload] = []
+    monkeypatch.setattr(module, "workload", lambda case, device: made.append(workload(case, device)) or made[-1])
+    step = ours.metastep_step(tiny_case(), CPU, "eager")
+    seen = [torch.cat([p.detach().flatten() for p in made[0].meta.values()])]
+    for _ in range(2):
+        step()
+        seen.append(torch.cat([p.detach().flatten() for p in made[0].meta.values()]))
+    moved = [float((b - a).abs().max()) for a, b in pairwise(seen)]
+    assert moved[0] == pytest.approx(1e-3, rel=1e-3)  # Adam's first step is its rate
+    assert 0 < moved[1] <= 2e-3
