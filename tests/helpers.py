@@ -128,6 +128,7 @@ def own_step(params: Tree, memory: Tree, grad: Tree, meta: Tree, t: int) -> tupl
 DYNAMICS: dict[str, ms.Dynamics] = {
     "sgd": ms.SGD(0.1),
     "momentum": ms.SGD(0.05, momentum=0.9, weight_decay=1e-2),
+    "tensor rate": ms.SGD(torch.tensor(0.05, dtype=torch.float64), momentum=0.9, weight_decay=1e-2),
     "dampened": ms.SGD(0.05, momentum=0.9, dampening=0.3, weight_decay=1e-2),
     "nesterov": ms.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=1e-2),
     "scheduled": ms.SGD(lambda meta, step: 0.1 * 0.8**step, momentum=0.5),

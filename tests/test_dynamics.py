@@ -184,3 +184,22 @@ def test_states_are_values() -> None:
         kept = map_tree(torch.clone, tuple(state[:2]))
         dynamics.advance(state, gradient(params, 0), None, 3)
         assert all(torch.equal(a, b) for a, b in zip(tree_leaves(kept), tree_leaves(tuple(state[:2])), strict=True))
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1), lambda meta, step: 0.1 * 0.9**step])
+def test_the_sweep_stores_params_alone_where_rates_are_constants(rate: Any) -> None:
+    loss = lambda params, meta, batch: (params * params * meta).sum()  # noqa: E731
+    problem = ms.Problem(lambda meta, task: torch.ones(5), ms.every_window(loss), loss)
+    loop = ms.InnerLoop(problem, ms.SGD(rate, momentum=0.9), (1, 2))
+    task = ms.Task((), ())
+    passages, _ = loop.traverse(loop.windows(task), loop.begin(torch.ones(()), task), torch.ones(()))
+    for passage in passages:
+        assert not any(leaf.any() for leaf in tree_leaves((passage.grad, passage.state.memory)))
+
+
+@pytest.mark.parametrize("dynamics", [ms.SGD(torch.tensor(0.1, dtype=torch.float64), 0.9), ms.Adam()])
+def test_parameters_keep_their_type(dynamics: Any) -> None:
+    """A tensor without dimension would take the finer type of a rate or of a step count that is a tensor"""
+    state = dynamics.init({"scale": torch.tensor(1.0)})._replace(step=torch.tensor(2.0, dtype=torch.float64))
+    after = dynamics.advance(state, {"scale": torch.tensor(0.5)}, None, 2)
+    assert after.params["scale"].dtype == torch.float32

@@ -293,6 +293,16 @@ def test_the_structure_of_a_state_is_constant() -> None:
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
+def test_the_first_order_surrogate_switches_transfer_off() -> None:
+    """L_tfr is linear in λ ≥ 0 with coefficients that are not negative: its explicit gradient only ever lowers λ"""
+    method = Method(outer="total", meta_lr=0.05)
+    target, guided = parts(uniform=True)
+    state, iterate = initial_state(method, target, guided), iteration(method, target, guided)
+    for batch in batches(30):
+        state, metrics = iterate(state, batch, 0.01)
+    assert (metrics["where"] < 0.1).all()
+
+
 class NoLook(TorchDispatchMode):
     """Refuses what would wait for a GPU: Python seeing the value of a tensor"""
 
@@ -344,6 +354,8 @@ def test_refusals() -> None:
         iteration(Method("scratch"), target, guided)
     with pytest.raises(ms.MetastepError, match="steps = -1"):
         Method(steps=-1)
+    with pytest.raises(ms.MetastepError, match="optimizer = 'rmsprop': choose one of sgd, adam"):
+        Method(optimizer="rmsprop")  # type: ignore[arg-type]
     larger, state = torch.randn(2, 1, 16, 16).double(), initial_state(Method(), target, guided)
     with pytest.raises(ms.MetastepError, match="another size"):
         iteration(Method(), target, guided)(state, (larger, torch.tensor([0, 1])), 0.1)

@@ -118,12 +118,12 @@ def _shape(name: str, feature: object, batch: int) -> tuple[int, int, int]:
 
 
 def layer_named(module: nn.Module, name: str) -> nn.Module:
-    parts: dict[str, nn.Module] = dict(module.named_modules())
-    if name in parts and name:
-        return parts[name]
-    near = " or ".join(map(repr, get_close_matches(name, parts, n=3)))
-    children = ", ".join(part for part, _ in module.named_children())
-    raise MetastepError(
-        f"{type(module).__name__} has no layer {name!r}. {f'Did you mean {near}? ' if near else ''}"
-        f"Its layers begin with {children}; module.named_modules() lists all."
-    )
+    try:
+        return module.get_submodule(name or "''")  # the empty name would be the module itself
+    except AttributeError as error:
+        near = " or ".join(map(repr, get_close_matches(name, dict(module.named_modules()), n=3)))
+        children = ", ".join(part for part, _ in module.named_children())
+        raise MetastepError(
+            f"{type(module).__name__} has no layer {name!r}. {f'Did you mean {near}? ' if near else ''}"
+            f"Its layers begin with {children}; module.named_modules() lists all."
+        ) from error

@@ -1,7 +1,7 @@
 """How a target is trained, and the state that training carries from one iteration to the next."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from metastep.transfer.features import Tapped, buffers_of
 from metastep.transfer.networks import Guidance
 from metastep.trees import Tree, map_tree, zeros_like
 
+Kind = Literal["scratch", "transfer"]
+Outer = Literal["accuracy", "total"]
+Optimizer = Literal["sgd", "adam"]
+
 
 @dataclass(frozen=True)
 class Method:
@@ -23,20 +27,23 @@ class Method:
     transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
     """
 
-    kind: Literal["scratch", "transfer"] = "transfer"
+    kind: Kind = "transfer"
     steps: int = 2
     window: int = 1
     beta: float = 0.5
     learned: bool = True  # False: build the guidance with uniform weights
-    outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
+    outer: Outer = "accuracy"  # total: the first-order surrogate
     transfer_lr: float = 1.0
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Optimizer = "sgd"
     momentum: float = 0.9
     weight_decay: float = 1e-4
     meta_lr: float = 1e-3
     meta_weight_decay: float = 1e-4
 
     def __post_init__(self) -> None:
+        _require_one_of(Kind, kind=self.kind)
+        _require_one_of(Outer, outer=self.outer)
+        _require_one_of(Optimizer, optimizer=self.optimizer)
         require_rates(momentum=self.momentum, weight_decay=self.weight_decay, beta=self.beta)
         require_rates(meta_lr=self.meta_lr, meta_weight_decay=self.meta_weight_decay)
         require_positive(window=self.window, transfer_lr=self.transfer_lr)
@@ -56,6 +63,12 @@ class Method:
     @property
     def meta_dynamics(self) -> Adam:
         return Adam(self.meta_lr, weight_decay=self.meta_weight_decay)
+
+
+def _require_one_of(choices: Any, **option: str) -> None:
+    for name, value in option.items():
+        if value not in get_args(choices):
+            raise MetastepError(f"{name} = {value!r}: choose one of {', '.join(get_args(choices))}.")
 
 
 class TransferState(NamedTuple):
