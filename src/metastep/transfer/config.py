@@ -52,9 +52,11 @@ class SourceConfig:
     dataset: str | None = told(None, "What it is trained on, where it has no weights.")
     epochs: int | None = told(None, "How long it is trained, where it has no weights.")
     lr: float | None = told(None, "Of that training, by SGD with momentum 0.9 and a cosine; 0.1 if left out.")
+    weight_decay: float | None = told(None, "Of that training; 1e-4 if left out.")
+    augment: Augmentation | None = told(None, "How its training pictures are varied; none if left out.")
 
     def __post_init__(self) -> None:
-        training = {"dataset", "epochs", "lr"}
+        training = {"dataset", "epochs", "lr", "weight_decay", "augment"}
         if self.weights is not None:
             refuse_unused(self, "source", f"a net with weights ({self.weights})", {"weights"}, training)
         require(self.epochs is None or self.epochs > 0, "source.epochs", self.epochs, "must be at least 1")
