@@ -40,8 +40,9 @@ def row(name: str, seed: int, config: TransferConfig, folder: Path) -> dict[str,
     trained = finished(folder, config)
     assert trained.best is not None
     assert trained.test is not None
+    few = f"-{config.data.per_class}-per-class" if config.data.per_class else ""
     return {
-        "setting": f"{config.data.name}-{config.data.per_class}-per-class" if config.data.per_class else config.data.name,
+        "setting": f"{config.data.name}{few}",
         "implementation": "metastep", "method": name, "steps": config.steps if config.learns_weights else None,
         "window": config.window if config.learns_weights else None, "precision": config.precision, "seed": seed,
         "products": config.products, "epochs": config.epochs, "validation": round(100 * trained.best, 2),

@@ -66,7 +66,11 @@ def test_run_evaluate_resume_and_report() -> None:
         (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),
         (["run", "--preset", "tiny", "--outer", "total"], "--window = 2 with --outer = total: leave the window out"),
         (["run", "--preset", "tiny", "--steps", "0", "--gradient-difference", "1"], "there are none here"),
-        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "--source-data = stripes is no option of"),
+        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "source.weights: there is no 'no.pth'"),
+        (
+            ["run", "--preset", "tiny", "--source-weights", "a", "--source-data", "b"],
+            "--source-data = b is no option of",
+        ),
         (["run", "--preset", "tiny", "--target-layers", "bodies"], "has no layer 'bodies'"),
         (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
         (["run", "--resume", "nowhere"], "'nowhere': is not there"),

@@ -62,5 +62,7 @@ def test_every_field_has_a_flag_and_a_help() -> None:
     assert {"target_data", "source_net", "source_weights", "source_layers", "pairs", "inner_lr"} <= {
         flag.name for flag in flags
     }
+    own = FLAGS.applied(PRESETS["digits-sgd-multistep"], {"source_weights": "a.pth", "target_data": "folder:b"})
+    assert (own.source.dataset, own.source.epochs, own.data.per_class) == (None, None, None)
     changed = FLAGS.applied(TINY, {"source_layers": "first,second", "pairs": "0-0,1-0", "steps": 3})
     assert (changed.source.layers, changed.method.pairs, changed.steps) == (("first", "second"), "0-0,1-0", 3)
