@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks import results
 from metastep.transfer.comparison import METHODS, configured, finished
-from metastep.transfer.config import TargetConfig, TransferConfig
-from metastep.transfer.presets import ABLATIONS, PRESETS
+from metastep.transfer.config import TransferConfig
+from metastep.transfer.presets import ABLATIONS, PRESETS, with_method
 from metastep.transfer.source import source_run
 
 OTHERS = {"fixed weights": "fixed-weights", "fine-tuning of the source": "fine-tuning"}
@@ -21,10 +21,7 @@ OTHERS = {"fixed weights": "fixed-weights", "fine-tuning of the source": "fine-t
 def configurations() -> dict[str, TransferConfig]:
     found = {name: PRESETS[preset] for name, preset in METHODS.items()}
     base = found["scratch"]
-    found |= {name: replace(base, method=ABLATIONS[ablation]) for name, ablation in OTHERS.items()}
-    tuned = "fine-tuning of the source"
-    found[tuned] = replace(found[tuned], target=TargetConfig(base.source.net))
-    return found
+    return found | {name: with_method(base, ABLATIONS[ablation]) for name, ablation in OTHERS.items()}
 
 
 def run(seed: int, folder: Path, epochs: int | None) -> list[dict[str, Any]]:

@@ -159,6 +159,11 @@ class TransferConfig:
         require(self.threads > 0, "threads", self.threads, "must be at least 1")
         if self.gradient_difference and not self.learns_weights:
             raise MetastepError("gradient_difference is measured in virtual steps, and there are none here. Use 0.")
+        if self.method.name == "fine_tuning" and self.target.net != self.source.net:
+            raise MetastepError(
+                f"target.net = {self.target.net}: fine_tuning goes on with the source net itself, {self.source.net}. "
+                "Set target.net to it."
+            )
         if self.method.name != "scratch" and not self.source.is_given:
             raise MetastepError(
                 f"method.name = {self.method.name} needs a net to learn from: name its file in source.weights, "

@@ -81,14 +81,13 @@ def _ablations(cells: dict[str, TransferConfig]) -> Iterator[tuple[str, Transfer
         for optimizer in OPTIMIZERS:
             config = cells[f"{target}-{optimizer}-baseline"]
             for name, method in ABLATIONS.items():
-                yield f"{target}-{optimizer}-{name}", _fitting(replace(config, method=method))
+                yield f"{target}-{optimizer}-{name}", with_method(config, method)
 
 
-def _fitting(config: TransferConfig) -> TransferConfig:
-    """Fine-tuning goes on with the source net itself: the target has its architecture"""
-    if config.method.name != "fine_tuning":
-        return config
-    return replace(config, target=TargetConfig(config.source.net))
+def with_method(config: TransferConfig, method: MethodConfig) -> TransferConfig:
+    """Fine-tuning goes on with the source net itself: the target is then of its architecture"""
+    tuned = method.name == "fine_tuning"
+    return replace(config, method=method, target=TargetConfig(config.source.net) if tuned else config.target)
 
 
 # ---- digits from glyphs, which come with metastep: minutes on two cores. Chosen on the validation part. Letters are
