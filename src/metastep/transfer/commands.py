@@ -24,7 +24,7 @@ from metastep.transfer.presets import PRESETS
 
 DEFAULT = "digits-sgd-multistep"
 
-app = typer.Typer(help="Learn what and where to transfer from one net to another; alone, on embedded data.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)
