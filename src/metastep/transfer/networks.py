@@ -40,7 +40,7 @@ class MetaNetworks(nn.Module):
         weights: dict[Pair, Weights] = {}
         for m, pairs in grouped(self.pairs, 0).items():  # what sees the same feature is one product
             what, where = _together(self.what, pairs, pooled[m]), _together(self.where, pairs, pooled[m])
-            shares, amounts = what.unflatten(1, (len(pairs), -1)).softmax(2), relu6(where)
+            shares, amounts = what.view(len(what), len(pairs), -1).softmax(2), relu6(where)
             weights |= {pair: Weights(shares[:, i], amounts[:, i]) for i, pair in enumerate(pairs)}
         return [weights[pair] for pair in self.pairs]
 

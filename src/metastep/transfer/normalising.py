@@ -57,7 +57,7 @@ class _Gradient(torch.autograd.Function):
         ctx.save_for_forward(*inputs[:5], *output[1:])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *_: Any) -> Any:
         raise RuntimeError("the gradient of this BatchNorm is differentiated forwards only: use metastep.exact")
 
