@@ -93,7 +93,7 @@ def recorded_by_cuda() -> Record:
     pool = torch.cuda.graph_pool_handle()
 
     def record(run: Callable[[], None]) -> Callable[[], None]:
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):  # libraries choose their algorithms, kernels are compiled

@@ -32,5 +32,5 @@ def joined(tree: Tree) -> Tensor:
 
 def parted(vector: Tensor, like: Tree) -> Tree:
     leaves, spec = tree_flatten(like)
-    parts = vector.split([leaf.numel() for leaf in leaves])
+    parts = torch.split(vector, [leaf.numel() for leaf in leaves])
     return tree_unflatten([part.view(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)], spec)
