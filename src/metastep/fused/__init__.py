@@ -2,10 +2,11 @@
 
 What few-shot learning spends its time on is such a net with other parameters for each task. Here its loss, gradient
 and second-order product are written out once (`algebra`), on four operators that exist in PyTorch (`plain`, for every
-device and precision) and as Triton kernels (`kernels`, for a GPU).
+device and precision) and as Triton kernels (`launch` and `kernels`, for a GPU; imported only where one is used).
 """
 
+from metastep.fused import plain
 from metastep.fused.chain import Chain, NotAChainError, chain_of
-from metastep.fused.problem import fused_over_tasks, fused_problem
+from metastep.fused.problem import fused_curvature, fused_over_tasks, fused_problem
 
-__all__ = ["Chain", "NotAChainError", "chain_of", "fused_over_tasks", "fused_problem"]
+__all__ = ["Chain", "NotAChainError", "chain_of", "fused_curvature", "fused_over_tasks", "fused_problem", "plain"]

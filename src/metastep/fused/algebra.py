@@ -20,7 +20,7 @@ from metastep.fused.chain import Block, Chain, Head, Slot
 
 
 class Layer(NamedTuple):
-    """What a block made: z (tasks, pictures, height, width, channels), normalised wherever it is read"""
+    """What a block made; whether z is normalised here or wherever it is read is the operators' choice"""
 
     block: Block
     z: Tensor
@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 
 
 class Cotangent(NamedTuple):
-    """dn of a block, as its z"""
+    """dn of a block, or the dz that the operators have made of it"""
 
     dn: Tensor
     dn_t: Tensor | None
@@ -74,12 +74,14 @@ def differentiate(
 
     x (tasks, pictures, height, width, channels), y (tasks, pictures)
     """
-    params, out, layers = Parameters(flat, flat_t), torch.zeros_like(flat), [x]
+    params, out = Parameters(flat, flat_t), torch.zeros_like(flat)
+    layers: list[Layer] = []
+    below: list[Layer | Tensor]
     for block in chain.blocks:
-        layers.append(operators.forward(block, layers[-1], params))
+        layers.append(operators.forward(block, layers[-1] if layers else x, params))
     judged = operators.head(chain.head, layers[-1], params, y, out)
-    back = judged.back
-    for before, layer in zip(reversed(layers[:-1]), reversed(layers[1:]), strict=True):
+    back, below = judged.back, [x, *layers[:-1]]
+    for before, layer in zip(reversed(below), reversed(layers), strict=True):
         operators.weight_gradient(before, layer, back, out)
         if isinstance(before, Layer):
             back = operators.data_gradient(before, layer, back, params, out)

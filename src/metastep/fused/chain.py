@@ -122,8 +122,9 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     if head is None:
         raise NotAChainError("it does not end with a linear head")
     chain = Chain(tuple(blocks), head, layout.length)
-    if odd := parameters_of(module).keys() ^ {slot.name for slot in chain.slots()}:
-        raise NotAChainError(f"{sorted(odd)[0]} is frozen, tied or unused")
+    names = [slot.name for slot in chain.slots()]
+    if odd := parameters_of(module).keys() ^ set(names) or {name for name in names if names.count(name) > 1}:
+        raise NotAChainError(f"{min(odd)} is frozen, tied, unused or used twice")
     return chain
 
 
@@ -132,6 +133,8 @@ Step = tuple[str, nn.Module]
 
 def _steps(module: nn.Module) -> Iterator[Step]:
     """The layers in the order of the forward pass, by name; each must see what the one before it made, and no more"""
+    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+        raise NotAChainError("it has hooks, which may do anything")
     try:
         graph = fx.symbolic_trace(module).graph
     except Exception as error:  # whatever a user's forward does with what are not tensors here

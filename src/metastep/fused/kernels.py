@@ -87,7 +87,7 @@ def forward_kernel(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
     BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: count, mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
     src += task * pictures * size * size * C

@@ -47,7 +47,8 @@ class TritonOperators:
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         kernels.forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
-            *_geometry(block), w_t is not None, size, _columns(block), self.precision, num_warps=self.warps, num_stages=self.stages,
+            *_geometry(block), w_t is not None, size, _columns(block), self.precision,
+            num_warps=self.warps, num_stages=self.stages,
         )  # fmt: skip
         return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
 
@@ -147,8 +148,8 @@ def _columns(block: Block) -> int:
 
 
 def _tile(number: int, most: int) -> int:
-    return min(most, max(16, triton.next_power_of_2(number)))
+    return int(min(most, max(16, triton.next_power_of_2(number))))
 
 
 def _many(blocks: int) -> int:
-    return min(MANY, triton.next_power_of_2(blocks))
+    return int(min(MANY, triton.next_power_of_2(blocks)))

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from metastep.counting import count_product
 from metastep.curvature import Curvature
+from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.fused.algebra import Operators, differentiate
 from metastep.fused.chain import Chain
@@ -40,7 +41,7 @@ class _Loss(torch.autograd.Function):
         ctx.save_for_backward(output[2])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return d_loss[:, None] * gradient, None, None, None, None
@@ -70,23 +71,29 @@ def fused_curvature(chain: Chain, operators: Operators) -> Curvature:
 
     def product(window: Window, params: Tensor, meta: Tree, direction: Tensor) -> tuple[Tensor, Tree]:
         count_product()
-        return differentiate(operators, chain, params, *window.batch, direction)[1], zeros_like(meta)
+        x, y = window.batch
+        return differentiate(operators, chain, params, x, y, direction)[1], zeros_like(meta)
 
     return product
 
 
 def fused_over_tasks(
-    chain: Chain, estimator: Estimator, chunk_size: int | None = None
+    chain: Chain, estimator: Estimator, chunk_size: int | None = None, apart: bool = False
 ) -> Callable[[dict[str, Tensor], Task], Estimate]:
-    """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, the metrics of each task."""
+    """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, metrics of each task.
+
+    apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.
+    """
 
     def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
-        number = task_count(tasks)
-        size, total, measured = chunk_size or number, None, []
-        theta, stacked = chain.to_flat(meta), Task(*(_channels_last(*batch) for batch in tasks))
+        number, measured = task_count(tasks), []
+        size, theta = chunk_size or number, chain.to_flat(meta)
+        total = torch.zeros_like(theta)
+        stacked = Task(*(_channels_last(chain, *batch) for batch in tasks))
         for i in range(0, number, size):
-            part = estimator(theta, map_tree(lambda x, i=i: x[i : i + size], stacked))
-            total = part.grad if total is None else total + part.grad
+            some = map_tree(lambda x, i=i: x[i : i + size], stacked)
+            part = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
+            total += part.grad.sum(0) if apart else part.grad
             measured.append(part.metrics)
         metrics = map_tree(lambda *parts: torch.cat(parts), *measured)
         return Estimate(metrics["loss"].mean(), chain.from_flat(total / number, meta), metrics)
@@ -94,5 +101,11 @@ def fused_over_tasks(
     return torch.no_grad()(estimate)
 
 
-def _channels_last(x: Tensor, y: Tensor) -> Batch:
+def _channels_last(chain: Chain, x: Tensor, y: Tensor) -> Batch:
+    first = chain.blocks[0]
+    if x.shape[2:] != (first.inputs, first.size, first.size):
+        raise MetastepError(
+            f"pictures {tuple(x.shape[2:])} for a net that was prepared for {(first.inputs, first.size, first.size)}: "
+            "give it pictures of that shape, or prepare it for these."
+        )
     return x.permute(0, 1, 3, 4, 2).contiguous(), y

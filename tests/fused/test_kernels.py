@@ -1,0 +1,90 @@
+"""Triton's kernels equal the plain operators: in Triton's interpreter, which needs no GPU.
+
+The interpreter is chosen when Triton is imported, so that it runs in a process of its own.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+TOLERANCE = 2e-5  # float32 sums of some hundred terms
+
+
+def interpreter_is_broken() -> str | None:
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    import numpy
+
+    # Triton 3.6 and before make a number of an array with one entry, which NumPy refuses since 2.4
+    return f"Triton's interpreter fails with NumPy {numpy.__version__}" if numpy.__version__ >= "2.4" else None
+
+
+@pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "")
+def test_kernels_equal_plain_operators() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fused.test_kernels"]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def main() -> None:
+    from tests.fused.helpers import Net
+
+    torch.set_num_threads(1)
+    # one part and one tile of everything; then several; colours; other strides, kernels and paddings
+    require_same(Net(ways=3, shots=1, size=6, filters=(16, 16)))
+    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), part=64, rows=16, pictures=16)
+    require_same(Net(ways=2, shots=2, channels=3, size=7, filters=(16, 32), stride=1, padding=0))
+    require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
+    require_fused_sgd()
+
+
+def require_same(net: "Net", **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+    from metastep.fused import chain_of, plain
+    from metastep.fused.algebra import differentiate
+    from metastep.fused.launch import TritonOperators, require_kernels
+
+    module = net.build().float()
+    chain, (x, y) = chain_of(module, net.size), net.tasks(number=2).support
+    require_kernels(chain)
+    flat = chain.to_flat({name: p.detach() for name, p in module.named_parameters()})
+    flat = flat.expand(2, -1) + 0.05 * torch.randn(2, chain.length)
+    x = x.permute(0, 1, 3, 4, 2).contiguous()
+    for direction in (None, torch.randn_like(flat)):
+        wide = None if direction is None else direction.double()
+        expected, g = differentiate(plain, chain, flat.double(), x, y, wide)
+        operators = TritonOperators("ieee", **tiles)
+        judged, found = differentiate(operators, chain, flat, x.float(), y, direction)
+        torch.testing.assert_close(judged.loss.double(), expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(judged.accuracy.double(), expected.accuracy)
+        for slot in chain.slots():
+            size = slot.of(g).norm() + 1e-3
+            assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)
+
+
+def require_fused_sgd() -> None:
+    from metastep import SGD, State
+    from metastep.fused.dynamics import FusedSGD
+
+    for options in ({}, {"nesterov": True}, {"weight_decay": 0.1}):
+        plain, fused = SGD(0.1, 0.9, **options), FusedSGD(0.1, 0.9, **options)
+        p, v, g = torch.randn(3, 2, 1500)
+        for state in (State(p), State(p, (v,), 1)):
+
+            def moved(dynamics: SGD, p: torch.Tensor, g: torch.Tensor, state: State = state) -> torch.Tensor:
+                after = dynamics.advance(State(p, state.memory, state.step), g, (), 3)
+                return torch.stack([after.params, *after.memory])
+
+            torch.testing.assert_close(moved(fused, p, g), moved(plain, p, g))
+            pull = [torch.func.vjp(lambda p, g, d=d: moved(d, p, g), p, g)[1] for d in (fused, plain)]
+            torch.testing.assert_close(*(one(torch.ones(2, 2, 1500)) for one in pull))
+
+
+if __name__ == "__main__":
+    main()
