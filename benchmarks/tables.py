@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import bench_tables, results
+from benchmarks import bench_tables, results, transfer_tables
 from benchmarks.provenance import provenance
 
 PAGES = (
@@ -113,6 +113,10 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
     "bench/cpu-transfer-digits": transfer_digits,
+    "bench/cpu-transfer-stl10": transfer_tables.times,
+    "bench/cpu-transfer-224": transfer_tables.times,
+    "bench/gpu-transfer": transfer_tables.times,
+    "claims": transfer_tables.claims,
     "learners/omniglot-5w1s": learner,
 }
 

@@ -38,7 +38,7 @@ METHODS = {
     "t3": Method("transfer", steps=3),
     "3-step estimate": Method("transfer", steps=3, window=3),
 }
-WARM = 2
+WARM = 1  # recording is done in the first call
 PAIR = ("baseline", "multi_step")
 VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
 
@@ -54,8 +54,10 @@ def whole_products(wanted: bool) -> Iterator[None]:
         lookahead.mixed = kept
 
 
-def measured(unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool) -> tuple[float, float, float]:
-    """Median and spread (half the range between quartiles) in ms, peak in MiB"""
+def measured(
+    unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool
+) -> tuple[float, float, float | None]:
+    """Median and spread (half the range between quartiles) in ms; on a GPU, peak in MiB"""
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -69,8 +71,8 @@ def measured(unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cu
             torch.cuda.synchronize()
         if i >= WARM:
             times.append(1e3 * (clock() - start))
-    quarters = statistics.quantiles(times, n=4)
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
+    quarters = statistics.quantiles(times, n=4, method="inclusive")
+    peak = round((torch.cuda.max_memory_allocated() - before) / 2**20) if cuda else None
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
 
 
@@ -104,7 +106,7 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
                 row = {
                     "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
                     "window": method.window, "tasks": batch, "chunk": None, "precision": precision,
-                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": round(peak), "note": variant,
+                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": variant,
                 }  # fmt: skip
                 print(
                     {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
@@ -120,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--setting", choices=SETTINGS, help="one of them alone, into a file of its own")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
@@ -127,10 +130,12 @@ def main() -> None:
     precision = "tf32" if device.type == "cuda" else "float32"
     if device.type == "cpu":
         torch.set_num_threads(1)
-    settings = {name: (*sizes[:-1], sizes[-1] // options.fewer) for name, sizes in SETTINGS.items()}
+    chosen = [options.setting] if options.setting else list(SETTINGS)
+    settings = {name: (*SETTINGS[name][:-1], SETTINGS[name][-1] // options.fewer) for name in chosen}
     found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
-    print(results.write("transfer", command, found))
+    command += f" --setting {options.setting}" if options.setting else ""
+    print(results.write(options.setting or "transfer", command, found))
 
 
 if __name__ == "__main__":
