@@ -120,7 +120,8 @@ def content(claim: Claim, runs: Sequence[Finished]) -> dict[str, Any]:
         "device": environment["device"],
         "versions": {"python": environment["python"], "torch": environment["torch"]},
         "data": data_note(config),
-        "command": f"metastep transfer run --preset {claim.preset} --precision {config.precision} --seed SEED --data DATA",
+        "command": f"metastep transfer run --preset {claim.preset} --precision {config.precision} "
+        "--seed SEED --data DATA",
         "commit": commit(),
         "note": f"Test accuracy at the first best validation; interval is the deviation over seeds, the paper has 3. "
         f"Precision {config.precision}.",

@@ -19,15 +19,27 @@ RATIOS = {
 
 def claims(name: str) -> Iterator[str]:
     """What was run of the paper's tables 2 and 3"""
-    yield "| claim | what | paper | here | seeds | verdict | s |"
-    yield "|---|---|---:|---:|---|---|---:|"
+    yield "| claim | what | paper | here | after the last epoch | seeds | verdict | s |"
+    yield "|---|---|---:|---:|---:|---|---|---:|"
     for id in SHOWN:
         found: dict[str, Any] = results.read(f"{name}/{id}")
         seeds, seconds = ", ".join(map(str, found["seeds"])), ", ".join(map(str, found["seconds"]))
         spread = "" if found["interval"] is None else f" ± {found['interval']}"
         value = f"{found['value']:.2f}{spread}"
-        yield f"| {id} | {found['claim']} | {found['paper']} | {value} | {seeds} | {found['verdict']} | {seconds} |"
+        last = ", ".join(f"{100 * kept(preset_of(found), seed)[-1]['test_accuracy']:.2f}" for seed in found["seeds"])
+        cells = (id, found["claim"], found["paper"], value, last, seeds, found["verdict"], seconds)
+        yield "| " + " | ".join(cells) + " |"
     yield f"\n{found['device']}, torch {found['versions']['torch']}, commit {found['commit']}; {found['data']}."
+
+
+def preset_of(claim: dict[str, Any]) -> str:
+    return str(claim["command"]).split("--preset ")[1].split()[0]
+
+
+def kept(preset: str, seed: int, kind: str = "validation") -> list[dict[str, Any]]:
+    """Rows of the metrics that a run left behind"""
+    lines = (results.ROOT / "results" / "runs" / f"{preset}-seed{seed}.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
 
 def times(name: str) -> Iterator[str]:
@@ -55,10 +67,7 @@ def _ratio(ours: dict[str, Any], baseline: dict[str, Any]) -> str:
 
 def draw_weights() -> None:
     """docs/figures/stl10-weights.png, from the metrics that were kept"""
-    runs = []
-    for method in ("baseline", "multistep"):
-        lines = (results.ROOT / "results" / "runs" / f"stl10-sgd-{method}-seed0.jsonl").read_text().splitlines()
-        runs.append((method, [json.loads(line) for line in lines]))
+    runs = [(method, kept(f"stl10-sgd-{method}", 0, "weights")) for method in ("baseline", "multistep")]
     save_weights_picture(runs, results.ROOT / "docs" / "figures" / "stl10-weights.png")
 
 

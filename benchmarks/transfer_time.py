@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from benchmarks import results
-from metastep.engine import Unit, recorded_by_cuda
-from metastep.engine import Captured as CapturedUnit
-from metastep.nets import CLASSIFIERS, load_net
 from metastep.curvature import exact
+from metastep.engine import Captured as CapturedUnit
+from metastep.engine import Unit, recorded_by_cuda
+from metastep.nets import CLASSIFIERS, load_net
 from metastep.transfer import lookahead
 from metastep.transfer.features import Tapped
 from metastep.transfer.iteration import Method, initial_state, iteration
