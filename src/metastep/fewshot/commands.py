@@ -83,7 +83,7 @@ def presets(
             return
         table = Table(header_style="bold", border_style="dim")
         for heading in ("preset", "net", "inner loop", "method", "outer loop"):
-            table.add_column(heading)
+            table.add_column(heading, no_wrap=heading == "preset")  # a name that is cut cannot be typed
         for preset, config in PRESETS.items():
             table.add_row(preset, *_summary(config))
         console = Console()
