@@ -22,7 +22,7 @@ BACK_ROWS = 6
 
 @triton.jit
 def _norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
-    """A, B, A˙, B˙: loaded once, before the loop that uses them"""
+    """A, B, A˙, B˙ of these channels"""
     a, b = tl.load(norm + A * C + c)[None, :], tl.load(norm + B * C + c)[None, :]
     a_t, b_t = a, b
     if DUAL:
@@ -85,7 +85,7 @@ def _patch_tile(
 def forward_kernel(
     src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -110,9 +110,11 @@ def forward_kernel(
         if DUAL:
             acc_t = tl.dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, input_precision=PRECISION)
     else:
-        c = tl.arange(0, C)
-        a, b, a_t, b_t = _norm_of(norm, c, C, DUAL)
-        for tap in range(K * K):
+        # A tile over all channels would need too much shared memory for three stages.
+        for step in range(K * K * (C // BLOCK_K)):
+            tap = step // (C // BLOCK_K)
+            c = step % (C // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
+            a, b, a_t, b_t = _norm_of(norm, c, C, DUAL)
             y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
             mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
             at = ((image * size + y) * size + x)[:, None] * C + c[None, :]
@@ -333,7 +335,7 @@ def cotangent_kernel(
 def data_kernel(
     dn, dn_t, z, z_t, back, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride,
     size, width, C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, PRECISION: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """da of the block below by the transposed convolution, and from it that block's dn and its sums.
 
@@ -354,13 +356,15 @@ def data_kernel(
     back += task * 6 * O
     w += task * stride
     w_t += task * stride
-    c, o = tl.arange(0, C), tl.arange(0, O)
-    g, u, v, g_t, u_t, v_t = _back_of(back, o, O, DUAL)
+    c = tl.arange(0, C)
     acc = tl.zeros((BLOCK_R, C), tl.float32)
     acc_t = tl.zeros((BLOCK_R, C), tl.float32)
     ky0, kx0 = (py + PAD) % S, (px + PAD) % S
     across = (K - kx0 + S - 1) // S
-    for tap in range((K - ky0 + S - 1) // S * across):
+    for step in range((K - ky0 + S - 1) // S * across * (O // BLOCK_K)):
+        tap = step // (O // BLOCK_K)
+        o = step % (O // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
+        g, u, v, g_t, u_t, v_t = _back_of(back, o, O, DUAL)
         ky, kx = ky0 + tap // across * S, kx0 + tap % across * S
         yo, xo = (y + PAD - ky) // S, (x + PAD - kx) // S
         mask = (row_mask & (y + PAD >= ky) & (yo < width) & (x + PAD >= kx) & (xo < width))[:, None]

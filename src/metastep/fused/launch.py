@@ -31,6 +31,7 @@ class TritonOperators:
 
     precision: str = "tf32"  # of the products: tf32, tf32x3 or ieee
     rows: int = 64
+    inner: int = 32
     pictures: int = 32
     weight_rows: int = 32
     part: int = 1024  # rows that one program sums a weight gradient over
@@ -47,7 +48,7 @@ class TritonOperators:
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         kernels.forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
-            *_geometry(block), w_t is not None, size, _columns(block), self.precision,
+            *_geometry(block), w_t is not None, size, min(self.inner, block.inputs), _columns(block), self.precision,
             num_warps=self.warps, num_stages=self.stages,
         )  # fmt: skip
         return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
@@ -122,7 +123,7 @@ class TritonOperators:
         kernels.data_kernel[(blocks, tasks)](
             back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums, w, _or(w_t, w), below,
             _or(before.z_t, below), before.norm, dn, _or(dn_t, dn), sums, pictures, w.stride(0), *_geometry(block),
-            w_t is not None, size, self.precision, num_warps=self.warps,
+            w_t is not None, size, min(self.inner, block.outputs), self.precision, num_warps=self.warps,
             num_stages=self.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, params, out)
