@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import bench_tables, results
+from benchmarks import bench_tables, results, transfer_tables
 from benchmarks.provenance import provenance
 
 PAGES = (
     results.ROOT / "docs" / "measurements.md",
     results.ROOT / "benchmarks" / "README.md",
+    results.ROOT / "docs" / "transfer.md",
     results.ROOT / "src" / "metastep" / "learners" / "omniglot-5w1s.md",
 )
 
@@ -75,6 +76,21 @@ def short_runs(name: str) -> Iterator[str]:
         )
 
 
+def transfer_digits(name: str) -> Iterator[str]:
+    """A row for each method, its test accuracy for each seed"""
+    content = results.read(name)
+    rows = content["rows"]
+    seeds = sorted({row["seed"] for row in rows})
+    yield provenance(content)
+    yield "| | products an iteration | seconds | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean, % |"
+    yield "|---|---:|---:|" + "---:|" * (len(seeds) + 1)
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of = [row for row in rows if row["method"] == method]
+        seconds, accuracy = (sum(row[key] for row in of) / len(of) for key in ("seconds", "accuracy"))
+        cells = " | ".join(f"{row['accuracy']:.1f}" for row in of)
+        yield f"| {method} | {of[0]['products']} | {seconds:.0f} | {cells} | {accuracy:.1f} |"
+
+
 def learner(name: str) -> Iterator[str]:
     content = results.read(name)
     found = content["evaluation"]
@@ -96,6 +112,11 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/h200-bench": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
+    "bench/cpu-transfer-digits": transfer_digits,
+    "bench/cpu-transfer-stl10": transfer_tables.times,
+    "bench/cpu-transfer-224": transfer_tables.times,
+    "bench/gpu-transfer": transfer_tables.times,
+    "claims": transfer_tables.claims,
     "learners/omniglot-5w1s": learner,
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
+from metastep.bench.results import commit
 from metastep.errors import MetastepError
 from metastep.runs import Run, read_metrics
 from metastep.transfer.config import MethodConfig, TransferConfig
@@ -119,8 +120,9 @@ def content(claim: Claim, runs: Sequence[Finished]) -> dict[str, Any]:
         "device": environment["device"],
         "versions": {"python": environment["python"], "torch": environment["torch"]},
         "data": data_note(config),
-        "command": f"metastep transfer run --preset {claim.preset} --precision {config.precision} --seed SEED --data DATA",
-        "commit": results.commit(),
+        "command": f"metastep transfer run --preset {claim.preset} --precision {config.precision} "
+        "--seed SEED --data DATA",
+        "commit": commit(),
         "note": f"Test accuracy at the first best validation; interval is the deviation over seeds, the paper has 3. "
         f"Precision {config.precision}.",
     }

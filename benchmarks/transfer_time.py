@@ -1,4 +1,4 @@
-"""Time and memory of one iteration of meta-transfer learning: `python -m benchmarks.transfer_time [--quick]`.
+"""Time and memory of one iteration of meta-transfer learning: `python -m benchmarks.transfer_time`.
 
 Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
 product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from benchmarks import results
-from metastep.engine import Unit, recorded_by_cuda
+from metastep.curvature import exact
 from metastep.engine import Captured as CapturedUnit
+from metastep.engine import Unit, recorded_by_cuda
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.transfer import lookahead
 from metastep.transfer.features import Tapped
@@ -27,7 +28,6 @@ SETTINGS = {  # source, its classes, target, its classes, side, batch
     "transfer-stl10": ("resnet32", 200, "vgg9", 10, 32, 128),
     "transfer-224": ("resnet34", 1000, "resnet18", 200, 224, 64),
 }
-QUICK = {"transfer-digits": ("resnet8", 105, "vgg4", 10, 16, 50)}
 TRANSFER = Method("transfer", steps=2, window=1)
 METHODS = {
     "scratch": Method("scratch"),
@@ -38,6 +38,7 @@ METHODS = {
     "t3": Method("transfer", steps=3),
     "3-step estimate": Method("transfer", steps=3, window=3),
 }
+WARM = 1  # recording is done in the first call
 PAIR = ("baseline", "multi_step")
 VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
 
@@ -46,41 +47,47 @@ VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "sourc
 def whole_products(wanted: bool) -> Iterator[None]:
     """The first window pays for (∂²L/∂φ²)·d too, which nobody asks for"""
     kept = lookahead.mixed
-    lookahead.mixed = lookahead.exact if wanted else kept
+    lookahead.mixed = exact if wanted else kept
     try:
         yield
     finally:
         lookahead.mixed = kept
 
 
-def measured(unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool) -> tuple[float, float, float]:
-    """Median and spread (half the range between quartiles) in ms, peak in MiB"""
+def measured(
+    unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool
+) -> tuple[float, float, float | None]:
+    """Median and spread (half the range between quartiles) in ms; on a GPU, peak in MiB"""
     if cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if cuda else 0
+    clock = time.perf_counter if cuda else time.process_time  # on a CPU, whatever else runs there does not count
     times = []
-    for i in range(repeats + 3):
-        start = time.perf_counter()
+    for i in range(repeats + WARM):
+        start = clock()
         state, _ = unit(state, *inputs)
         if cuda:
             torch.cuda.synchronize()
-        if i >= 3:
-            times.append(1e3 * (time.perf_counter() - start))
-    quarters = statistics.quantiles(times, n=4)
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
+        if i >= WARM:
+            times.append(1e3 * (clock() - start))
+    quarters = statistics.quantiles(times, n=4, method="inclusive")
+    peak = round((torch.cuda.max_memory_allocated() - before) / 2**20) if cuda else None
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
+
+
+def network(name: str, ways: int, channels: int, side: int, device: torch.device) -> Tapped:
+    net: Any = load_net(name, CLASSIFIERS)(ways=ways, channels=channels, size=side).to(device)
+    return Tapped(net, net.taps)
 
 
 def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
     source_name, source_classes, target_name, classes, side, batch = sizes
-    channels = 1 if side < 32 else 3
+    channels = 3
     torch.manual_seed(0)
-    source, target = (
-        load_net(name, CLASSIFIERS)(ways=ways, channels=channels, size=side).to(device)
-        for name, ways in ((source_name, source_classes), (target_name, classes))
-    )
-    source = Tapped(source.requires_grad_(False), source.taps)
+    source = network(source_name, source_classes, channels, side, device)
+    source.module.requires_grad_(False)
+    target = network(target_name, classes, channels, side, device)
     x, y = torch.randn(batch, channels, side, side, device=device), torch.randint(classes, (batch,), device=device)
     x = x.contiguous(memory_format=torch.channels_last) if device.type == "cuda" else x
     lr = torch.tensor(0.01, device=device)
@@ -88,7 +95,7 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
     for variant, methods in VARIANTS.items():
         for name in methods:
             method = METHODS[name]
-            tapped = Tapped(target, target.taps if method.kind == "transfer" else ())
+            tapped = target if method.kind == "transfer" else target._replace(layers=())
             guide = guidance(source, tapped, "all-to-all", x[:2]) if method.kind == "transfer" else None
             step = iteration(method, tapped, guide, recompute_source="again" in variant)
             for implementation in ("metastep", "metastep, not captured") if cuda and not variant else ("metastep",):
@@ -99,7 +106,7 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
                 row = {
                     "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
                     "window": method.window, "tasks": batch, "chunk": None, "precision": precision,
-                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": round(peak), "note": variant,
+                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": variant,
                 }  # fmt: skip
                 print(
                     {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
@@ -113,17 +120,22 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small nets, for a CPU")
+    parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--setting", choices=SETTINGS, help="one of them alone, into a file of its own")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     precision = "tf32" if device.type == "cuda" else "float32"
-    settings = QUICK if options.quick else SETTINGS
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    chosen = [options.setting] if options.setting else list(SETTINGS)
+    settings = {name: (*SETTINGS[name][:-1], SETTINGS[name][-1] // options.fewer) for name in chosen}
     found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
-    command = f"python -m benchmarks.transfer_time{' --quick' if options.quick else ''} --repeats {options.repeats}"
-    print(results.write("transfer", command, found))
+    command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
+    command += f" --setting {options.setting}" if options.setting else ""
+    print(results.write(options.setting or "transfer", command, found))
 
 
 if __name__ == "__main__":

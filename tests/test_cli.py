@@ -12,9 +12,8 @@ from metastep.cli import app
 def test_version_and_help() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"metastep {__version__}"
     help_text = CliRunner().invoke(app, ["--help"]).output
-    assert all(
-        name in help_text for name in ("demo", "train", "evaluate", "classify", "report", "presets", "bench", "data")
-    )
+    commands = ("demo", "train", "evaluate", "classify", "report", "presets", "transfer", "bench", "data")
+    assert all(name in help_text for name in commands)
 
 
 def test_the_demo_runs_and_can_be_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

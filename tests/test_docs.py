@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ("methods", "estimators", "windows", "dynamics", "curvature")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/library.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/library.md", "docs/transfer.md"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_code_on_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from metastep.errors import MetastepError
 from metastep.modules import parameters_of
 from metastep.nets import VGG, ResNet18, ResNet32, ResNet34
 from metastep.transfer.features import Tapped, tap
-from metastep.transfer.loss import Guide, guides, resized, transfer_loss
+from metastep.transfer.loss import guides, resized, transfer_loss
 from metastep.transfer.networks import Matching, MetaNetworks, all_to_all, guidance, pairs_named
 from tests.transfer.helpers import naive_resize, naive_transfer_loss, parts, pictures
 
@@ -20,8 +20,8 @@ def test_loss_equals_naive_loops(pairs: str) -> None:
     x = pictures(5)
     features = tap(target.module, {}, {}, x, target.layers)[1]
     seen = guides(guided, x)
-    weights = guided.networks([guide.pooled for guide in seen])
-    loss = transfer_loss(seen, guided.matching(features), weights)
+    weights = guided.networks(seen.pooled)
+    loss = transfer_loss(seen.maps, guided.matching(features), weights, guided.networks.pairs)
     wanted = tap(guided.source.module, {}, {}, x, guided.source.layers)[1]
     expected = naive_transfer_loss(
         wanted, features, parameters_of(guided.matching), parameters_of(guided.networks), guided.networks.pairs
@@ -71,15 +71,15 @@ def test_sizes_of_the_published_pairs() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "size", "sizes"),
     [
-        (ResNet32(200), VGG(10), 32, [32, 16, 8, 4, 2] * 3),
-        (ResNet34(10), ResNet18(5), 224, [56, 28, 14, 7] * 4),
+        (ResNet32(200), VGG(10), 32, [32, 16, 8, 4, 2]),
+        (ResNet34(10), ResNet18(5), 224, [56, 28, 14, 7]),
     ],
 )
 @torch.no_grad()
 def test_guidance_between_the_published_nets(source: nn.Module, target: nn.Module, size: int, sizes: list[int]) -> None:
     x = torch.randn(1, 3, size, size)
     guided = guidance(Tapped(source, source.taps), Tapped(target, target.taps), "all-to-all", x)  # type: ignore[arg-type]
-    assert guided.sizes == tuple((n, n) for n in sizes)
+    assert guided.sizes == {i: (n, n) for i, n in enumerate(sizes)}
     assert count(guided.networks) in (28_015, 1_400_336)
     assert count(guided.matching) in (165_424, 925_440)
 
@@ -110,7 +110,7 @@ def test_a_map_of_another_size_is_refused_not_broadcast() -> None:
     one: Tensor = torch.randn(2, 3, 1, 1)
     weights = MetaNetworks([(0, 0)], [3])([one.mean((-2, -1))])
     with pytest.raises(MetastepError, match="another size"):
-        transfer_loss([Guide(one, one.mean((-2, -1)))], [torch.randn(2, 3, 4, 4)], weights)
+        transfer_loss([one], [torch.randn(2, 3, 4, 4)], weights, [(0, 0)])
 
 
 def test_networks_are_functions_of_the_parameters_given() -> None:

@@ -18,7 +18,7 @@ from metastep.transfer import train as training
 from metastep.transfer.building import prepare
 from metastep.transfer.config import DataConfig, InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.transfer.evaluate import evaluate, judge
-from metastep.transfer.presets import ABLATIONS, METHODS
+from metastep.transfer.presets import ABLATIONS, METHODS, with_method
 from metastep.transfer.source import source_run
 from metastep.transfer.train import resume, train
 from tests.transfer.train_helpers import PUPIL, TEACHER, TINY, Pupil, checkpoint, same, stripes, tiny, with_source
@@ -128,9 +128,7 @@ VARIANTS = {**METHODS, **ABLATIONS}
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_variant_reaches_the_iteration(name: str, optimizer: Any, source: Path, tmp_path: Path) -> None:
-    config = with_source(source, method=VARIANTS[name], inner=InnerConfig(optimizer, 1e-2), epochs=1)
-    if name == "fine-tuning":
-        config = replace(config, target=TargetConfig(TEACHER))
+    config = with_method(with_source(source, inner=InnerConfig(optimizer, 1e-2), epochs=1), VARIANTS[name])
     parts = prepare(config, stripes(), source / "net.safetensors")
     train(config, tmp_path / "run")
     state = Run(tmp_path / "run").load()["state"]
@@ -224,7 +222,7 @@ def test_seeds_make_runs_and_nothing_else_does(source: Path, tmp_path: Path) -> 
         ({"target": TargetConfig(PUPIL)}, "does not say which of its layers to use. Name some, of body, dropout, head"),
         ({"target": TargetConfig(PUPIL, ("bodies",))}, "has no layer 'bodies'. Did you mean 'body'"),
         ({"method": MethodConfig("transfer", pairs="0-7")}, '"0-7" is not a pair'),
-        ({"method": MethodConfig("fine_tuning")}, "does not fit Pupil"),
+        ({"method": MethodConfig("fine_tuning")}, "Set target.net to it"),
         ({"target": TargetConfig("vgg99", ("body",))}, "there is no net 'vgg99', did you mean 'vgg9'?"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
     ],

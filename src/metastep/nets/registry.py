@@ -50,6 +50,7 @@ CLASSIFIERS: dict[str, Builder] = {
     # for small pictures and two CPU cores
     "resnet8": partial(ResNet32, blocks=1, width=8),
     "vgg4": partial(VGG, stages=((16,), (32,), (64,))),
+    "vgg7": partial(VGG, stages=((16,), (32,), (64, 64), (64, 64))),
 }
 
 

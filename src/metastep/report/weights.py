@@ -50,26 +50,29 @@ def draw_curves(axes: Axes, weights: Weights) -> None:
     for m in range(weights.matrix.shape[1]):
         for n in range(weights.matrix.shape[2]):
             if np.isfinite(weights.matrix[-1, m, n]):
-                label = f"{m + 1}→{n + 1}"
+                label = f"{m}→{n}"
                 style = ("-", "--", "-.", ":", (0, (1, 3)))[n % 5]
                 axes.plot(
                     weights.epochs, weights.matrix[:, m, n], color=f"C{m}", linestyle=style, linewidth=1.2, label=label
                 )
-    axes.legend(fontsize=6.5, ncols=weights.matrix.shape[1], frameon=False, handlelength=2.2)
-    axes.set_ylim(bottom=0)
+    low, high = float(np.nanmin(weights.matrix)), float(np.nanmax(weights.matrix))
+    room = 0.09 * weights.matrix.shape[2] * (high - low + 0.1)  # for the legend, above the lines
+    axes.set_ylim(low - 0.05 * (high - low + 0.1), high + room)
+    axes.legend(fontsize=6.5, ncols=weights.matrix.shape[1], frameon=False, handlelength=2.2, loc="upper center")
 
 
 def draw_matrix(axes: Axes, weights: Weights) -> None:
     """The last epoch, with its numbers"""
     matrix = weights.matrix[-1]
     axes.grid(False)
-    axes.imshow(matrix, cmap="viridis", vmin=0, vmax=max(1e-6, float(np.nanmax(matrix))), aspect="auto")
-    middle = float(np.nanmax(matrix)) / 2
+    low, high = float(np.nanmin(matrix)), float(np.nanmax(matrix))
+    axes.imshow(matrix, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6), aspect="auto")
+    middle = (low + high) / 2
     for (m, n), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             axes.text(n, m, f"{value:.2f}", ha="center", va="center", color="black" if value > middle else "white")
-    axes.set_xticks(range(matrix.shape[1]), [str(n + 1) for n in range(matrix.shape[1])])
-    axes.set_yticks(range(matrix.shape[0]), [str(m + 1) for m in range(matrix.shape[0])])
+    axes.set_xticks(range(matrix.shape[1]), [str(n) for n in range(matrix.shape[1])])
+    axes.set_yticks(range(matrix.shape[0]), [str(m) for m in range(matrix.shape[0])])
 
 
 def weight_figures(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, Markup]]:
@@ -79,7 +82,10 @@ def weight_figures(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, Marku
         if weights := weights_of(rows, which):
             curves = drawn(lambda axes, w=weights: draw_curves(axes, w), "epoch", title)  # type: ignore[misc]
             matrix = drawn(lambda axes, w=weights: draw_matrix(axes, w), "target layer", "source layer")  # type: ignore[misc]
-            found += [(title, "A line for each pair, source→target.", curves), (title, "After the last epoch.", matrix)]
+            found += [
+                (title, "A line for each pair, source→target, counted from 0 as in --pairs.", curves),
+                (title, "After the last epoch.", matrix),
+            ]
     return found
 
 

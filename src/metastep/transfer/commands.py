@@ -18,12 +18,13 @@ from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
 from metastep.transfer.config import TransferConfig
+from metastep.transfer.epoch import Trained
 from metastep.transfer.flags import FLAGS
 from metastep.transfer.presets import PRESETS
 
 DEFAULT = "digits-sgd-multistep"
 
-app = typer.Typer(help="Learn what and where to transfer from one net to another; alone, on embedded data.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)
@@ -74,7 +75,7 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     _report(training.resume(folder, data, **nets), config, folder)
 
 
-def _report(trained: training.Trained, config: TransferConfig, folder: Path) -> None:
+def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
     done = f"{trained.epoch} of {config.epochs} epochs in {trained.seconds:.0f} s"
     best = ""
     if trained.best is not None and trained.test is not None:

@@ -10,9 +10,10 @@ from rich.table import Table
 from metastep.data.commands import progress_bar
 from metastep.runs import Run, read_metrics
 from metastep.transfer.config import SourceConfig, TransferConfig
+from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import source_run
-from metastep.transfer.train import Trained, resume, train
+from metastep.transfer.train import resume, train
 
 METHODS = {
     "scratch": "digits-sgd-scratch",

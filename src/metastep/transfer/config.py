@@ -52,9 +52,11 @@ class SourceConfig:
     dataset: str | None = told(None, "What it is trained on, where it has no weights.")
     epochs: int | None = told(None, "How long it is trained, where it has no weights.")
     lr: float | None = told(None, "Of that training, by SGD with momentum 0.9 and a cosine; 0.1 if left out.")
+    weight_decay: float | None = told(None, "Of that training; 1e-4 if left out.")
+    augment: Augmentation | None = told(None, "How its training pictures are varied; none if left out.")
 
     def __post_init__(self) -> None:
-        training = {"dataset", "epochs", "lr"}
+        training = {"dataset", "epochs", "lr", "weight_decay", "augment"}
         if self.weights is not None:
             refuse_unused(self, "source", f"a net with weights ({self.weights})", {"weights"}, training)
         require(self.epochs is None or self.epochs > 0, "source.epochs", self.epochs, "must be at least 1")
@@ -157,6 +159,11 @@ class TransferConfig:
         require(self.threads > 0, "threads", self.threads, "must be at least 1")
         if self.gradient_difference and not self.learns_weights:
             raise MetastepError("gradient_difference is measured in virtual steps, and there are none here. Use 0.")
+        if self.method.name == "fine_tuning" and self.target.net != self.source.net:
+            raise MetastepError(
+                f"target.net = {self.target.net}: fine_tuning goes on with the source net itself, {self.source.net}. "
+                "Set target.net to it."
+            )
         if self.method.name != "scratch" and not self.source.is_given:
             raise MetastepError(
                 f"method.name = {self.method.name} needs a net to learn from: name its file in source.weights, "

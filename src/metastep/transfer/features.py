@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from metastep.errors import MetastepError
 from metastep.modules import apply
+from metastep.transfer.normalising import normalised
 from metastep.trees import Tree, map_tree
 
 
@@ -76,14 +77,20 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[None]:
     """BatchNorm in training mode normalises as ever, and leaves its running statistics alone."""
-    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.training and part.affine]
     for part in norms:
-        part.track_running_stats = False
+        part.forward = partial(_normalise, part)  # type: ignore[method-assign]
     try:
         yield
     finally:
         for part in norms:
-            part.track_running_stats = True
+            del part.forward
+
+
+def _normalise(part: _BatchNorm, x: Tensor) -> Tensor:
+    if x.numel() == x.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    return normalised(x, part.weight, part.bias, part.eps)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.transfer.features import Tapped, tap_and_update
 from metastep.transfer.lookahead import Lookahead
-from metastep.transfer.loss import Guide, guides
+from metastep.transfer.loss import Guides, guides
 from metastep.transfer.losses import Batch, Losses
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Weights
@@ -70,10 +70,10 @@ def iteration(
     return iterate
 
 
-def looks(guidance: Guidance | None, x: Tensor, recompute: bool) -> Callable[[], list[Guide]]:
+def looks(guidance: Guidance | None, x: Tensor, recompute: bool) -> Callable[[], Guides]:
     """What the source makes of the pictures: found once for all losses, or again by each"""
     if guidance is None:
-        return list
+        return lambda: Guides([], [])
     look = partial(guides, guidance, x)
     if recompute:
         return look

@@ -9,23 +9,25 @@ from torch.nn.functional import interpolate
 
 from metastep.errors import MetastepError
 from metastep.transfer.features import tap
-from metastep.transfer.networks import Guidance, Weights
+from metastep.transfer.networks import Guidance, Pair, Weights, grouped
 
 
-class Guide(NamedTuple):
-    """What the source gives to one pair: its map at the target's size, and channel means at its own (GAP)."""
+class Guides(NamedTuple):
+    """What the source has to say about a batch: φ and θ change none of it."""
 
-    map: Tensor  # (batch, C_m, height, width)
-    pooled: Tensor  # (batch, C_m)
+    maps: list[Tensor]  # for each feature of the target that is taught: S^m of its pairs at its size, side by side
+    pooled: list[Tensor]  # GAP S^m, (batch, C_m), for each feature of the source
 
 
 @torch.no_grad()
-def guides(guidance: Guidance, x: Tensor) -> list[Guide]:
-    """One forward pass of the source, and one resized map for each pair: φ and θ change none of it."""
+def guides(guidance: Guidance, x: Tensor) -> Guides:
+    """One forward pass of the source; each of its maps is resized once for each size that it is wanted at"""
     maps = tap(guidance.source.module, {}, {}, x, guidance.source.layers)[1]
-    pooled = [each.mean((-2, -1)) for each in maps]
-    pairs = zip(guidance.networks.pairs, guidance.sizes, strict=True)
-    return [Guide(resized(maps[m], size), pooled[m]) for (m, _), size in pairs]
+    wanted = grouped(guidance.networks.pairs, 1).items()
+    at_size = {(m, guidance.sizes[n]): None for n, pairs in wanted for m, _ in pairs}
+    found = {(m, size): resized(maps[m], size) for m, size in at_size}
+    side_by_side = [torch.cat([found[m, guidance.sizes[n]] for m, _ in pairs], 1) for n, pairs in wanted]
+    return Guides(side_by_side, [each.mean((-2, -1)) for each in maps])
 
 
 def resized(feature: Tensor, size: tuple[int, int]) -> Tensor:
@@ -37,19 +39,25 @@ def resized(feature: Tensor, size: tuple[int, int]) -> Tensor:
     return interpolate(together, size=size, mode="bilinear", align_corners=False).contiguous(memory_format=layout)
 
 
-def transfer_loss(guides: Sequence[Guide], matched: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
-    """L_tfr, without β; `matched` are the target's features after the matching layers."""
+def transfer_loss(
+    maps: Sequence[Tensor], matched: Sequence[Tensor], weights: Sequence[Weights], pairs: Sequence[Pair]
+) -> Tensor:
+    """L_tfr, without β; `matched` are the target's features after the matching layers"""
+    of_pair = dict(zip(pairs, weights, strict=True))
     losses = [
-        pair_loss(guide.map, feature, weight) for guide, feature, weight in zip(guides, matched, weights, strict=True)
+        feature_loss(map, feature, [of_pair[pair] for pair in taught])
+        for map, feature, taught in zip(maps, matched, grouped(pairs, 1).values(), strict=True)
     ]
     return torch.stack(losses).sum()
 
 
-def pair_loss(map: Tensor, matched: Tensor, weights: Weights) -> Tensor:
+def feature_loss(map: Tensor, matched: Tensor, weights: Sequence[Weights]) -> Tensor:
+    """All that one feature of the target is taught: mean over pictures of Σ over pairs of λ Σ_c w_c (…)²"""
     if map.shape != matched.shape:  # broadcasting would hide it
         raise MetastepError(
             f"a source map {tuple(map.shape)} meets a target feature {tuple(matched.shape)}: pictures have another "
             "size than the batch that the pairs were built with. Build them with pictures of this size."
         )
-    distance = (map - matched).square().mean((-2, -1))  # (batch, C_m)
-    return (weights.where * (weights.what * distance).sum(1)).mean()
+    distance = (map - matched).square().mean((-2, -1))  # (batch, Σ C_m)
+    importance = torch.cat([weight.where[:, None] * weight.what for weight in weights], 1)
+    return (importance * distance).sum(1).mean()

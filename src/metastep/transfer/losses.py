@@ -8,7 +8,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from metastep.transfer.features import Tapped, batch_statistics, tap
-from metastep.transfer.loss import Guide, transfer_loss
+from metastep.transfer.loss import Guides, transfer_loss
 from metastep.transfer.networks import Guidance, Weights
 from metastep.trees import Tree
 
@@ -21,7 +21,7 @@ class Losses(NamedTuple):
     beta: float
     target: Tapped
     guidance: Guidance | None
-    guides: Callable[[], list[Guide]]  # what the source makes of the batch
+    guides: Callable[[], Guides]  # what the source makes of the batch; not called where there is none
     buffers: Tree
 
     def accuracy(self, params: Tree, meta: Tree, batch: Batch) -> Tensor:
@@ -40,9 +40,9 @@ class Losses(NamedTuple):
         """L_tfr of these features, and the weights it was made with"""
         assert self.guidance
         seen = self.guides()
-        weights = functional_call(self.guidance.networks, meta, ([guide.pooled for guide in seen],))
+        weights = functional_call(self.guidance.networks, meta, (seen.pooled,))
         matched = functional_call(self.guidance.matching, params["matching"], (features,))
-        return transfer_loss(seen, matched, weights), weights
+        return transfer_loss(seen.maps, matched, weights, self.guidance.networks.pairs), weights
 
     def _run(self, params: Tree, x: Tensor, layers: tuple[str, ...]) -> tuple[Tensor, list[Tensor]]:
         with batch_statistics(self.target.module):

@@ -6,8 +6,9 @@ A pair (m, n) lets the m-th feature of the source guide the n-th of the target; 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu6
+from torch.nn.functional import conv2d, linear, relu6
 
 from metastep.errors import MetastepError
 from metastep.transfer.features import Tapped, feature_shapes
@@ -35,11 +36,13 @@ class MetaNetworks(nn.Module):
         self.where = nn.ModuleDict({named(pair): _where(channels[pair[0]], uniform) for pair in pairs})
 
     def forward(self, pooled: Sequence[Tensor]) -> list[Weights]:
-        """`pooled` has GAP S^m for each pair: (batch, C_m)"""
-        return [
-            Weights(what(means).softmax(1), relu6(where(means)).squeeze(1))
-            for what, where, means in zip(self.what.values(), self.where.values(), pooled, strict=True)
-        ]
+        """`pooled` has GAP S^m, (batch, C_m), for each feature of the source; the weights are those of each pair"""
+        weights: dict[Pair, Weights] = {}
+        for m, pairs in grouped(self.pairs, 0).items():  # what sees the same feature is one product
+            what, where = _together(self.what, pairs, pooled[m]), _together(self.where, pairs, pooled[m])
+            shares, amounts = what.view(len(what), len(pairs), -1).softmax(2), relu6(where)
+            weights |= {pair: Weights(shares[:, i], amounts[:, i]) for i, pair in enumerate(pairs)}
+        return [weights[pair] for pair in self.pairs]
 
 
 class Matching(nn.Module):
@@ -51,7 +54,20 @@ class Matching(nn.Module):
         self.convolutions = nn.ModuleDict({named((m, n)): nn.Conv2d(target[n], source[m], 1) for m, n in pairs})
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        return [match(features[n]) for match, (_, n) in zip(self.convolutions.values(), self.pairs, strict=True)]
+        """For each feature of the target that is taught: r^{m,n} of all its pairs, one after the other in channels"""
+        return [_together(self.convolutions, pairs, features[n]) for n, pairs in grouped(self.pairs, 1).items()]
+
+
+def grouped(pairs: Sequence[Pair], side: int) -> dict[int, list[Pair]]:
+    """Pairs that share their source feature (side 0) or their target feature (side 1), by that feature"""
+    return {n: [pair for pair in pairs if pair[side] == n] for n in sorted({pair[side] for pair in pairs})}
+
+
+def _together(layers: nn.ModuleDict, pairs: Sequence[Pair], x: Tensor) -> Tensor:
+    """What the layers of these pairs make of one input, as one layer with all their outputs"""
+    chosen = [layers[named(pair)] for pair in pairs]
+    weight, bias = (torch.cat([getattr(layer, part) for layer in chosen]) for part in ("weight", "bias"))
+    return conv2d(x, weight, bias) if weight.dim() == 4 else linear(x, weight, bias)
 
 
 class Guidance(NamedTuple):
@@ -60,7 +76,7 @@ class Guidance(NamedTuple):
     source: Tapped
     networks: MetaNetworks
     matching: Matching
-    sizes: tuple[tuple[int, int], ...]  # (height, width) that each pair compares at: the target's
+    sizes: dict[int, tuple[int, int]]  # (height, width) of each feature of the target that is taught
 
 
 def guidance(source: Tapped, target: Tapped, pairs: str, x: Tensor, uniform: bool = False) -> Guidance:
@@ -73,7 +89,7 @@ def guidance(source: Tapped, target: Tapped, pairs: str, x: Tensor, uniform: boo
     widths = [channels for channels, _, _ in given]
     networks = MetaNetworks(chosen, widths, uniform)
     matching = Matching(chosen, widths, [channels for channels, _, _ in taken])
-    return Guidance(source, networks.to(x), matching.to(x), tuple(taken[n][1:] for _, n in chosen))
+    return Guidance(source, networks.to(x), matching.to(x), {n: taken[n][1:] for _, n in chosen})
 
 
 def named(pair: Pair) -> str:

@@ -12,7 +12,7 @@ from metastep.modules import parameters_of
 from metastep.runs.files import replace_file
 from metastep.transfer.config import DataConfig, InnerConfig, MethodConfig, TargetConfig, TransferConfig
 
-EPOCHS, RATE, BATCH = 30, 0.1, 128
+EPOCHS, RATE, DECAY, BATCH = 30, 0.1, 1e-4, 64
 EXPORT = "net.safetensors"  # in the folder of a run: what it has trained, as any PyTorch program can load it
 
 
@@ -21,10 +21,10 @@ def source_run(config: TransferConfig) -> TransferConfig:
     source = config.source
     assert source.dataset is not None
     return TransferConfig(
-        DataConfig(source.dataset, config.data.size, batch=BATCH),
+        DataConfig(source.dataset, config.data.size, augment=source.augment or "none", batch=BATCH),
         target=TargetConfig(source.net),
         method=MethodConfig("scratch"),
-        inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=1e-4),
+        inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=_first(source.weight_decay, DECAY)),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
         checkpoint_every=5,
@@ -32,6 +32,10 @@ def source_run(config: TransferConfig) -> TransferConfig:
         device=config.device,
         threads=config.threads,
     )
+
+
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def export(folder: Path, tensors: dict[str, Tensor], classes: int) -> None:

@@ -1,0 +1,75 @@
+"""Tables and the picture of transfer that are made from results."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import results
+from benchmarks.provenance import provenance
+from metastep.report.weights import save_weights_picture
+
+SHOWN = ("T2.2", "T2.8", "T2.14")
+RATIOS = {
+    "": "as it is here",
+    "no mixed part": "first product in full",
+    "source run again": "source run by every loss",
+    "source run again, no mixed part": "both: as published",
+}
+
+
+def claims(name: str) -> Iterator[str]:
+    """What was run of the paper's tables 2 and 3"""
+    yield "| claim | what | paper | here | after the last epoch | seeds | verdict | s |"
+    yield "|---|---|---:|---:|---:|---|---|---:|"
+    for id in SHOWN:
+        found: dict[str, Any] = results.read(f"{name}/{id}")
+        seeds, seconds = ", ".join(map(str, found["seeds"])), ", ".join(map(str, found["seconds"]))
+        spread = "" if found["interval"] is None else f" ± {found['interval']}"
+        value = f"{found['value']:.2f}{spread}"
+        last = ", ".join(f"{100 * kept(preset_of(found), seed)[-1]['test_accuracy']:.2f}" for seed in found["seeds"])
+        cells = (id, found["claim"], found["paper"], value, last, seeds, found["verdict"], seconds)
+        yield "| " + " | ".join(cells) + " |"
+    yield f"\n{found['device']}, torch {found['versions']['torch']}, commit {found['commit']}; {found['data']}."
+
+
+def preset_of(claim: dict[str, Any]) -> str:
+    return str(claim["command"]).split("--preset ")[1].split()[0]
+
+
+def kept(preset: str, seed: int, kind: str = "validation") -> list[dict[str, Any]]:
+    """Rows of the metrics that a run left behind"""
+    lines = (results.ROOT / "results" / "runs" / f"{preset}-seed{seed}.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def times(name: str) -> Iterator[str]:
+    """Time of Multi-step / baseline at T = 2, and what the other methods cost"""
+    content = results.read(name)
+    rows = {
+        (row["setting"], row["method"], row["note"]): row
+        for row in content["rows"]
+        if row["implementation"] == "metastep"
+    }
+    settings = list(dict.fromkeys(setting for setting, _, _ in rows))
+    yield provenance(content)
+    yield "| | " + " | ".join(f"{s}, batch {rows[s, 'baseline', '']['tasks']}" for s in settings) + " |"
+    yield "|---|" + "---:|" * len(settings)
+    for note, title in RATIOS.items():
+        cells = [_ratio(rows[s, "multi_step", note], rows[s, "baseline", note]) for s in settings]
+        yield f"| Multi-step / baseline, {title} | " + " | ".join(cells) + " |"
+    for method in ("scratch", "t0", "t1", "t3", "3-step estimate"):
+        yield f"| {method}, ms | " + " | ".join(f"{rows[s, method, '']['ms']:,.0f}" for s in settings) + " |"
+
+
+def _ratio(ours: dict[str, Any], baseline: dict[str, Any]) -> str:
+    return f"{ours['ms']:,.0f} / {baseline['ms']:,.0f} ms = {ours['ms'] / baseline['ms']:.2f}"
+
+
+def draw_weights() -> None:
+    """docs/figures/stl10-weights.png, from the metrics that were kept"""
+    runs = [(method, kept(f"stl10-sgd-{method}", 0, "weights")) for method in ("baseline", "multistep")]
+    save_weights_picture(runs, results.ROOT / "docs" / "figures" / "stl10-weights.png")
+
+
+if __name__ == "__main__":
+    draw_weights()

@@ -1,0 +1,160 @@
+"""`metastep transfer` as it is typed: what it prints, what it refuses, and the pages it writes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from metastep.cli import app
+from metastep.errors import MetastepError
+from metastep.report import write_report
+from metastep.report.weights import weights_of
+from metastep.runs import Run
+from metastep.transfer import comparison
+from metastep.transfer import train as training
+from metastep.transfer.config import DataConfig, MethodConfig, TransferConfig
+from metastep.transfer.presets import PRESETS
+from metastep.transfer.train import train
+from tests.transfer.train_helpers import PUPIL, TEACHER, TINY, stripes, tiny
+
+cli = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(training, "load_labelled", stripes)
+    monkeypatch.setattr("metastep.transfer.evaluate.load_labelled", stripes)
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setitem(PRESETS, "alone", tiny(MethodConfig("scratch"), epochs=1))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_run_evaluate_resume_and_report() -> None:
+    flags = ["--epochs", "2", "--window", "1", "--inner-lr", "0.01", "--gradient-difference", "2"]
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *flags])
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 epochs in" in done.output
+    assert "best validation accuracy" in done.output
+    config = Run(Path("runs/tiny")).config(TransferConfig)
+    assert (config.method.window, config.inner.lr, config.epochs) == (1, 0.01, 2)
+
+    nets = ["--target-net", PUPIL]
+    judged = cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets])
+    assert judged.exit_code == 0, judged.output
+    assert "18 test pictures of stripes" in judged.output
+    assert "stripe 2" in judged.output
+    printed = json.loads(cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets, "--json"]).stdout)
+    assert [each["pictures"] for each in printed["classes"]] == [6, 6, 6]
+    again = cli.invoke(app, ["transfer", "run", "--resume", "runs/tiny", *nets, "--source-net", TEACHER])
+    assert again.exit_code == 0, again.output
+
+    assert cli.invoke(app, ["report", "runs/tiny", "--out", "page.html"]).exit_code == 0
+    page = Path("page.html").read_text()
+    for word in ("What and where", "Transfer loss", "Change of the transfer gradient", "method.window", "<svg"):
+        assert word in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--preset", "tinny"], "there is no preset 'tinny'. Did you mean tiny?"),
+        (["run", "--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
+        (["run", "--preset", "alone", "--beta", "1"], "--beta = 1.0 is no option of scratch (it has none)"),
+        (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),
+        (["run", "--preset", "tiny", "--outer", "total"], "--window = 2 with --outer = total: leave the window out"),
+        (["run", "--preset", "tiny", "--steps", "0", "--gradient-difference", "1"], "there are none here"),
+        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "source.weights: there is no 'no.pth'"),
+        (
+            ["run", "--preset", "tiny", "--source-weights", "a", "--source-data", "b"],
+            "--source-data = b is no option of",
+        ),
+        (["run", "--preset", "tiny", "--target-layers", "bodies"], "has no layer 'bodies'"),
+        (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
+        (["run", "--resume", "nowhere"], "'nowhere': is not there"),
+        (["run", "--resume", "nowhere", "--seed", "1"], "--seed with --resume"),
+        (["evaluate", "nowhere"], "'nowhere': is not there"),
+        (["presets", "nothing"], "there is no preset 'nothing'"),
+    ],
+)
+def test_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    done = cli.invoke(app, ["transfer", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.transfer.test_train import stop_at
+
+    stop_at(monkeypatch, 1)
+    done = cli.invoke(app, ["transfer", "run", "--preset", "alone", "--out", "here"])
+    assert done.exit_code == 130
+    assert "Go on with: metastep transfer run --resume here" in done.output
+
+
+def test_presets() -> None:
+    listed = cli.invoke(app, ["transfer", "presets"], env={"COLUMNS": "200"})
+    assert all(name in listed.output for name in PRESETS)
+    shown = cli.invoke(app, ["transfer", "presets", "stl10-sgd-multistep"])
+    assert json.loads(shown.output)["method"]["window"] == 2
+
+
+def test_alone_it_compares_three_ways_and_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, preset in comparison.METHODS.items():
+        method = PRESETS[preset].method
+        monkeypatch.setitem(PRESETS, preset, tiny(method, data=DataConfig("stripes", 8, per_class=2, batch=8)))
+        assert (method.window, method.name) == {"s": (None, "scratch"), "b": (1, "transfer"), "M": (2, "transfer")}[
+            name[0]
+        ]
+    monkeypatch.setattr(comparison, "resume", lambda folder: training.resume(folder, None, TEACHER, _net_of(folder)))
+    for _ in range(2):
+        done = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "2"], env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        for word in ("scratch", "baseline (n = 1)", "Multi-step (n = 2)", "second-order products", "report.html"):
+            assert word in done.output
+    assert Path("all/weights.png").stat().st_size > 10_000
+    assert "3 runs side by side" in Path("all/report.html").read_text()
+
+
+def _net_of(folder: Path) -> str:
+    return Run.open(folder).config(TransferConfig).target.net
+
+
+def test_runs_of_two_kinds_make_no_page(tmp_path: Path) -> None:
+    from metastep.fewshot.config import TrainConfig
+
+    train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "a")
+    Run.create(tmp_path / "b", TrainConfig())
+    with pytest.raises(MetastepError, match="give those of one kind"):
+        write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html")
+    write_report([tmp_path / "a"], tmp_path / "page.html")
+    assert "No run here has meta-networks" in (tmp_path / "page.html").read_text()
+
+
+def test_weights_by_pair() -> None:
+    rows = [{"kind": "weights", "epoch": e, "where_0_1": 1.0 * e, "where_1_0": 2.0, "what_0_1": 3.0} for e in (1, 2)]
+    weights = weights_of(rows, "where")
+    assert weights is not None
+    assert weights.matrix.shape == (2, 2, 2)
+    assert (weights.matrix[1, 0, 1], weights.matrix[0, 1, 0]) == (2.0, 2.0)
+    assert weights_of([], "what") is None
+
+
+def test_a_users_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    monkeypatch.undo()  # the real loader
+    monkeypatch.chdir(tmp_path)
+    part = stripes().train
+    for i, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+        place = tmp_path / "mine" / f"class {int(label)}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
+    monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1))
+    own = ["--target-data", "folder:mine", "--source-data", "folder:mine", "--size", "8"]
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own, "--out", "run"])
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 epochs" in done.output
