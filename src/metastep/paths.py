@@ -26,10 +26,9 @@ from metastep.trees import Tree, is_number
 
 Method = Callable[..., Estimator]
 
-# Tasks at a time on a CPU. Conv4 with 64 filters, 5-way 1-shot with 15 queries, CPU ms of one thread for each task,
-# by ones, twos, fours, eights. By vmap: MAML 255, 174, 149, 142, Multi-step(4) 93, 67, 63, 66; by hand: 98, 100, 92,
-# 100 and 48, 49, 54, 59.
-VMAP_CHUNK, FUSED_CHUNK = 4, 2
+# Tasks that vmap takes at a time on a CPU. Conv4 with 64 filters, 5-way 1-shot with 15 queries, CPU ms of one thread
+# for each task, by ones, twos, fours, eights: MAML 255, 174, 149, 142, Multi-step(4) 93, 67, 63, 66.
+VMAP_CHUNK = 4
 
 
 class MetaGradient(NamedTuple):
@@ -100,7 +99,7 @@ def fastest(asked: Asked, estimator: Estimator, chunk_size: int | None = None) -
 
 def mapped(estimator: Estimator, device: torch.device, chunk_size: int | None, reason: str) -> MetaGradient:
     chunk = chunk_size or (VMAP_CHUNK if device.type == "cpu" else None)
-    path = f"autograd, mapped over {_together(chunk)}: {reason}"
+    path = f"autograd, mapped over {f'{chunk} tasks' if chunk else 'all tasks'} at a time: {reason}"
     return MetaGradient(over_tasks(estimator, chunk, check_finite=False), estimator, path)
 
 
@@ -109,11 +108,10 @@ def fused(asked: Asked, estimator: Estimator, chunk_size: int | None) -> MetaGra
     chain = chain_of(asked.module, asked.size)
     operators, how = operators_for(chain, asked.parameter)
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
-    chunk = chunk_size or (FUSED_CHUNK if asked.parameter.device.type == "cpu" else None)
     second = {} if asked.method in (fo_maml, reptile) else {"curvature": fused_curvature(chain, operators)}
     by_hand = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
-    estimate = fused_over_tasks(chain, by_hand, chunk, apart=asked.method is reptile)
-    return MetaGradient(estimate, estimator, f"derivatives by hand, {_together(chunk)}, {how}")
+    estimate = fused_over_tasks(chain, by_hand, chunk_size, apart=asked.method is reptile)
+    return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
 
 
 def require_served(asked: Asked) -> None:
@@ -158,7 +156,3 @@ def in_one_pass(dynamics: Dynamics) -> Dynamics:
 
 def _rates(dynamics: Dynamics) -> list[Any]:
     return [getattr(dynamics, name, 0.0) for name in ("lr", "momentum", "weight_decay")]
-
-
-def _together(chunk: int | None) -> str:
-    return "all tasks at once" if chunk is None else f"{chunk} task{'s' * (chunk > 1)} at a time"
