@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from metastep.engine import Captured, Unit
 from metastep.errors import NonFiniteError
@@ -140,6 +141,25 @@ def test_learner_and_optimizer_are_behind_until_settled() -> None:
     step.settle(3)
     assert not any(torch.equal(a, b) for a, b in zip(before, parts.learner.meta.values(), strict=True) if a.dim() > 1)
     assert {float(state["step"]) for state in parts.optimizer.state.values()} == {3.0}
+
+
+class Waiting(TorchDispatchMode):
+    """Refuses to read a number from the device, which a capture forbids"""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp"])
+def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: str, schedule: str) -> None:
+    config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
+    step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), 0)
+    with Waiting():
+        step(0, Nobody())  # type: ignore[arg-type]
+    step.settle(1)
 
 
 def test_who_goes_step_by_step() -> None:

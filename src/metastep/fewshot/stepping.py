@@ -127,8 +127,9 @@ class AsOneUnit:
         dynamics, start = from_optimizer(parts.optimizer, self._named)
         count = torch.tensor(float(done), dtype=torch.float64, device=parts.learner.device)
         self._state = State(joined(start.params), tuple(joined(moment) for moment in start.memory), count)
-        scheduled = replace(dynamics, lr=lambda meta, step: rate_of(config.outer, step))
-        self._unit = unit(iteration(config, parts, scheduled), parts.learner.device)
+        falling = config.outer.schedule == "linear"
+        rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
+        self._unit = unit(iteration(config, parts, replace(dynamics, lr=rate)), parts.learner.device)
 
     @property
     def path(self) -> str:
