@@ -25,8 +25,7 @@ from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient
 from metastep.runs import Stop
 from metastep.tasks import require_finite, write_grads
-from metastep.transfer.joined import joined, parted
-from metastep.trees import Tree, map_tree, norm, scale, tree_leaves
+from metastep.trees import Tree, joined, map_tree, norm, parted, scale, tree_leaves
 from metastep.windows import Task
 
 

@@ -5,7 +5,7 @@ each; dynamics act entry by entry, so they do not see that there are many tasks.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from metastep.fused.algebra import Operators, differentiate
 from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
-from metastep.trees import Tree, map_tree, zeros_like
+from metastep.trees import Tree, joined, map_tree, parted, zeros_like
 from metastep.windows import Problem, Task, Window
 
 Batch = tuple[Tensor, Tensor]
@@ -90,9 +90,14 @@ def fused_over_tasks(
     apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.
     """
 
+    places: dict[torch.device, Places] = {}
+
     def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
         number, measured = task_count(tasks), []
-        theta, stacked = chain.to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
+        device = next(iter(meta.values())).device
+        if device not in places:
+            places[device] = Places.of(chain, meta)
+        theta, stacked = places[device].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
         size, total = chunk_size or tasks_at_a_time(chain, stacked), torch.zeros_like(theta)
         for i in range(0, number, size):
             some = map_tree(lambda x, i=i: x[i : i + size], stacked)
@@ -100,9 +105,31 @@ def fused_over_tasks(
             total += part.grad.sum(0) if apart else part.grad
             measured.append(part.metrics)
         metrics = map_tree(lambda *parts: torch.cat(parts), *measured)
-        return Estimate(metrics["loss"].mean(), chain.from_flat(total / number, meta), metrics)
+        return Estimate(metrics["loss"].mean(), places[device].from_flat(total / number, meta), metrics)
 
     return torch.no_grad()(estimate)
+
+
+class Places(NamedTuple):
+    """What `to_flat` and `from_flat` do, as numbers: then each is one pass instead of one for every parameter"""
+
+    into: Tensor  # (length,): which entry of the joined parameters, from 1; 0 fills up
+    back: Tensor
+
+    @classmethod
+    def of(cls, chain: Chain, meta: dict[str, Tensor]) -> Self:
+        vector = joined(meta)
+        into = chain.to_flat(parted(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
+        back = chain.from_flat(torch.arange(chain.length, device=vector.device), meta)
+        return cls(into, joined({name: back[name] for name in meta}))
+
+    def to_flat(self, meta: dict[str, Tensor]) -> Tensor:
+        vector = joined(meta)
+        return torch.cat([vector.new_zeros(1), vector])[self.into]
+
+    def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
+        by_name: dict[str, Tensor] = parted(flat[self.back], meta)
+        return by_name
 
 
 def tasks_at_a_time(chain: Chain, stacked: Task) -> int:
