@@ -32,6 +32,7 @@ from metastep.methods import (
 )
 from metastep.modules import parameters_of, use_batch_statistics
 from metastep.optimizers import from_optimizer, into_optimizer
+from metastep.paths import MetaGradient, meta_gradient
 from metastep.problems import (
     accuracy,
     adapt_only,
@@ -57,6 +58,7 @@ __all__ = [
     "Estimator",
     "InnerLoop",
     "Learner",
+    "MetaGradient",
     "MetastepError",
     "NonFiniteError",
     "Problem",
@@ -93,6 +95,7 @@ __all__ = [
     "into_optimizer",
     "maml",
     "maml_pp",
+    "meta_gradient",
     "meta_sgd",
     "multi_step",
     "neumann",

@@ -14,9 +14,9 @@ from metastep.errors import MetastepError
 Tree = Any
 
 __all__ = [
-    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "map_tree", "norm", "normal_like",
-    "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten",
-    "zeros_like",
+    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "joined", "map_tree", "norm",
+    "normal_like", "parted", "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten",
+    "tree_leaves", "tree_unflatten", "zeros_like",
 ]  # fmt: skip
 
 
@@ -83,6 +83,18 @@ def split_floats(tree: Tree) -> tuple[list[Tensor], Callable[[list[Tensor]], Tre
         return tree_unflatten([replaced.get(i, leaf) for i, leaf in enumerate(leaves)], spec)
 
     return [leaves[i] for i in places], rebuild
+
+
+def joined(tree: Tree) -> Tensor:
+    """All leaves as one vector"""
+    return torch.cat([leaf.reshape(-1) for leaf in tree_leaves(tree)])
+
+
+def parted(vector: Tensor, like: Tree) -> Tree:
+    """The leaves of a vector again, shaped as those of `like`"""
+    leaves, spec = tree_flatten(like)
+    parts = torch.split(vector, [leaf.numel() for leaf in leaves])
+    return tree_unflatten([part.view(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)], spec)
 
 
 def is_number(x: object) -> bool:

@@ -71,6 +71,10 @@ def test_alternatives_run_what_they_have() -> None:
 def test_rows_say_how_many_tasks_are_computed_together() -> None:
     cases = planned(replace(QUICK, methods=("maml",), chunk=2), ["metastep", "hand-loop", "torch.func", "jax"])
     assert [case.chunk for case in cases] == [2, 1, 2, None]
+    cases = planned(
+        replace(QUICK, methods=("maml",)), ["metastep", "metastep-vmap", "hand-loop", "torch.func"], chunk=3
+    )
+    assert [case.chunk for case in cases] == [None, 3, 1, 3]
 
 
 def test_a_short_run_from_beginning_to_end(

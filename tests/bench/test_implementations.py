@@ -10,6 +10,7 @@ import torch
 from metastep.bench import cases
 from metastep.bench.cases import METHODS, Case
 from metastep.bench.implementations import IMPLEMENTATIONS, ours
+from metastep.bench.measure import measure
 from metastep.bench.workload import Gradients, Workload, workload
 from metastep.dynamics import SGD
 from tests.bench.helpers import CPU, tiny_case
@@ -99,12 +100,22 @@ def test_every_one_takes_steps(name: str) -> None:
     machine.wait()
 
 
+@pytest.mark.parametrize("label", METHODS)
+def test_ours_is_what_training_does(label: str) -> None:
+    step = ours.step(case_for(label), CPU)
+    step()
+    by_hand = label in ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "reptile")
+    assert isinstance(step, ours.Trained)
+    assert step.path.startswith("derivatives by hand" if by_hand else "autograd, mapped over 4 tasks")
+    assert measure(case_for(label), CPU, 1).path == step.path
+
+
 def test_the_outer_step_moves_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     from metastep.bench import workload as module
 
     made: list[Workload] = []
     monkeypatch.setattr(module, "workload", lambda case, device: made.append(workload(case, device)) or made[-1])
-    step = ours.metastep_step(tiny_case(), CPU, "eager")
+    step = ours.step(tiny_case(), CPU, "vmap")
     seen = [torch.cat([p.detach().flatten() for p in made[0].meta.values()])]
     for _ in range(2):
         step()

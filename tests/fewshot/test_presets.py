@@ -8,7 +8,7 @@ from metastep.fewshot.building import build, initial_meta
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.parts import build_optimizer
 from metastep.fewshot.presets import PRESETS
-from metastep.fewshot.train import update
+from metastep.fewshot.stepping import update
 from metastep.tasks import over_tasks
 from metastep.trees import tree_leaves
 

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 import metastep as ms
 from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain
 from metastep.fused.algebra import differentiate
-from metastep.fused.problem import fused_curvature
+from metastep.fused.problem import fused_curvature, tasks_at_a_time
+from metastep.nets import Conv4
 from metastep.trees import map_tree
 from tests.fused.helpers import NETS, Net, close
 
@@ -109,6 +110,16 @@ def test_every_chain_meta_learns_alike(net: Net) -> None:
 @pytest.mark.parametrize("method", ["multi_step", "reptile"])
 def test_chunks_are_added_up(method: str) -> None:
     same(*both(Net(), method, DYNAMICS["momentum"], chunk=2))
+
+
+def test_a_cpu_takes_as_many_tasks_as_its_cache_holds() -> None:
+    def at_a_time(filters: int, ways: int) -> int:
+        x, y = torch.zeros(1, ways, 28, 28, 1), torch.zeros(1, ways)
+        queries = torch.zeros(1, 15 * ways, 28, 28, 1), torch.zeros(1, 15 * ways)
+        return tasks_at_a_time(chain_of(Conv4(5, filters=filters), 28), ms.Task((x, y), queries))
+
+    assert [at_a_time(filters, 5) for filters in (8, 16, 32, 64)] == [9, 4, 2, 1]
+    assert at_a_time(64, 20) == 1
 
 
 def test_other_pictures_than_prepared_for_are_refused() -> None:

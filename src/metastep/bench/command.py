@@ -17,7 +17,7 @@ from metastep.bench.session import finish, run
 from metastep.data.catalog import find
 from metastep.data.commands import refusals
 from metastep.errors import MetastepError
-from metastep.fewshot.parts import CPU_CHUNK
+from metastep.paths import VMAP_CHUNK
 
 QUICK_IMPLEMENTATIONS = ("metastep", "hand-loop", "torch.func")
 ALL_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if not name.startswith("metastep-"))  # ours once
@@ -35,7 +35,10 @@ def bench(
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="In an iteration.", show_default="the setting's")] = None,
     chunk: Annotated[
-        int | None, typer.Option(min=1, help="Tasks computed together.", show_default=f"{CPU_CHUNK} on a CPU, else all")
+        int | None,
+        typer.Option(
+            min=1, help="Tasks computed together.", show_default=f"{VMAP_CHUNK} on a CPU, else all; metastep chooses"
+        ),
     ] = None,
     precision: Annotated[str | None, typer.Option(help="fp32 or tf32.", show_default="tf32 on a GPU")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")] = "",
@@ -61,7 +64,7 @@ def bench(
         packages = [package for name in names if (package := IMPLEMENTATIONS[name].package)]
         suffix = "" if place.type == "cuda" else f", {threads} thread{'s' if threads > 1 else ''}"
         about = provenance(_command(given), device_name(place) + suffix, dict.fromkeys(packages))
-        rows = run(planned(grid, names), conditions, path, about)
+        rows = run(planned(grid, names, None if conditions.on_gpu else VMAP_CHUNK), conditions, path, about)
         finish(path, about, rows)
 
 
@@ -75,7 +78,7 @@ def _place(device: str) -> torch.device:
 
 def _default(place: torch.device) -> dict[str, Any]:
     on_gpu = place.type == "cuda"
-    return {"chunk": None if on_gpu else CPU_CHUNK, "precision": "tf32" if on_gpu else "fp32"}
+    return {"precision": "tf32" if on_gpu else "fp32"}
 
 
 def _of_grid(given: dict[str, Any]) -> dict[str, Any]:

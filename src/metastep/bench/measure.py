@@ -25,6 +25,8 @@ class Cost:
     peak_mib: float
     start_seconds: float
     """To the end of the first step, with all that is built, compiled and captured for it."""
+    path: str = ""
+    """How it was computed, where the implementation has a choice."""
 
 
 def measure(case: Case, device: torch.device, repeats: int) -> Cost:
@@ -36,7 +38,8 @@ def measure(case: Case, device: torch.device, repeats: int) -> Cost:
     seconds_of(step, machine, 1)
     start_seconds = time.perf_counter() - start
     times = timed(step, machine, repeats)
-    return Cost(1e3 * statistics.median(times), 1e3 * (max(times) - min(times)), machine.peak_mib(), start_seconds)
+    ms, spread = 1e3 * statistics.median(times), 1e3 * (max(times) - min(times))
+    return Cost(ms, spread, machine.peak_mib(), start_seconds, getattr(step, "path", ""))
 
 
 def timed(step: Step, machine: Machine, repeats: int) -> list[float]:

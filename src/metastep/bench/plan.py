@@ -8,16 +8,17 @@ from metastep.bench.cases import METHODS, SETTINGS, Case, Grid
 from metastep.bench.implementations import IMPLEMENTATIONS
 
 
-def planned(grid: Grid, names: Sequence[str]) -> list[Case]:
-    """Every case of the grid, for every implementation that serves it"""
+def planned(grid: Grid, names: Sequence[str], chunk: int | None = None) -> list[Case]:
+    """Every case of the grid, for every implementation that serves it; `chunk` tasks together where none are asked"""
     cases = [case for name in names for case in grid.cases(name) if IMPLEMENTATIONS[name].serves(case)]
-    return sorted(map(as_computed, cases), key=in_order)
+    return sorted((as_computed(case, chunk) for case in cases), key=in_order)
 
 
-def as_computed(case: Case) -> Case:
-    """A row says how many tasks are really computed together"""
+def as_computed(case: Case, chunk: int | None) -> Case:
+    """A row says how many tasks are really computed together; its note does, where that is the implementation's own"""
     at_once = IMPLEMENTATIONS[case.implementation].at_once
-    return replace(case, chunk={"one": 1, "chunk": case.chunk, "all": None}[at_once])
+    together = None if chunk is None else min(chunk, case.tasks)
+    return replace(case, chunk={"one": 1, "chunk": case.chunk or together, "all": None, "own": case.chunk}[at_once])
 
 
 def in_order(case: Case) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ def row_of(case: Case, cost: Cost | None, note: str = "") -> Row:
         return about | {"ms": None, "ms_spread": None, "peak_mib": None, "note": note}
     numbers = {"ms": round(cost.ms, 3), "ms_spread": round(cost.ms_spread, 3), "peak_mib": round(cost.peak_mib, 1)}
     started = f"first step after {cost.start_seconds:.1f} s"
-    return about | numbers | {"note": "; ".join(filter(None, (started, note)))}
+    return about | numbers | {"note": "; ".join(filter(None, (started, cost.path, note)))}
 
 
 def case_of(row: Row) -> Case:

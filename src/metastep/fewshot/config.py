@@ -163,7 +163,9 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
     device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
     threads: int = told(1, "CPU threads of each process; small nets gain more from processes, by torchrun.")
-    chunk_size: int | None = told(None, "Tasks computed together; on a GPU all, on a CPU 4, if left out.")
+    chunk_size: int | None = told(
+        None, "Tasks computed together; on a GPU all, on a CPU what its cache holds, if left out."
+    )
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, "seed", self.seed, "must be from 0 to 2**63 − 1")

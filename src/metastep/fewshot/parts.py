@@ -1,32 +1,26 @@
 """What a training loop works with, built of its configuration."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.optim import SGD, Adam, Optimizer
 
+from metastep import methods
 from metastep.data import ImageSet
 from metastep.errors import MetastepError
-from metastep.estimators import Estimate, Estimator
-from metastep.fewshot.building import build
+from metastep.fewshot.building import build, build_dynamics, method_options
 from metastep.fewshot.config import OuterConfig, TrainConfig
 from metastep.fewshot.distributed import Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import VALIDATION_SEED, Sampler
-from metastep.tasks import over_tasks
+from metastep.paths import Asked, MetaGradient, fastest, mapped
 from metastep.trees import Tree, tree_leaves
-
-# Tasks at a time. Conv4 with 64 filters, 5-way 1-shot with 15 queries, Multi-step(4), CPU ms for each of 32 tasks:
-# 54 by fours, 61 by eights, 64 by twos, 70 in a plain loop, 76 by sixteens, 107 all at once. Smaller nets like eights.
-CPU_CHUNK = 4
 
 
 class Parts(NamedTuple):
     learner: Learner
     optimizer: Optimizer
-    estimator: Estimator
-    estimate: Callable[[Tree, Any], Estimate]  # over tasks
+    gradient: MetaGradient
     draw: Sampler
     draw_validation: Sampler | None
 
@@ -36,17 +30,25 @@ def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, 
     for number in (config.outer.tasks, config.validation.episodes):
         ranks.share(number)  # says at once if there are too few
     learner = Learner.fresh(config).to(device)
-    estimator = build(config, learner.net).estimator
-    chunk = config.chunk_size or (CPU_CHUNK if device.type == "cpu" else None)
     dtype = tree_leaves(learner.meta)[0].dtype
     return Parts(
         learner,
         build_optimizer(config.outer, learner.meta),
-        estimator,
-        over_tasks(estimator, chunk, check_finite=False),  # the loop looks itself, when all ranks are together
+        gradient_of(config, learner),
         Sampler.of(images, config.train_episodes, config.seed, device, dtype),
         validation and _validation_sampler(config, validation, device, dtype),
     )
+
+
+def gradient_of(config: TrainConfig, learner: Learner) -> MetaGradient:
+    """Nobody looks whether it is finite: the loop does, when all ranks are together"""
+    estimator = build(config, learner.net).estimator
+    if config.inner.batch:
+        return mapped(estimator, learner.device, config.chunk_size, "inner mini-batches are cut of the support")
+    method, options = getattr(methods, config.method.name), method_options(config.method)
+    dynamics = build_dynamics(config.inner)
+    asked = Asked(learner.net, method, dynamics, config.inner.steps, config.net.size, options)
+    return fastest(asked, estimator, config.chunk_size)
 
 
 def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:

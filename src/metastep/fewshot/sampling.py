@@ -19,7 +19,7 @@ VALIDATION_SEED = 2020  # its own, so that runs with different seeds are judged 
 
 @dataclass(frozen=True)
 class Sampler:
-    """`sampler(k, tasks, first)`: tasks first, …, first + tasks − 1 of batch k"""
+    """`sampler(k, tasks, first)`: tasks first, …, first + tasks − 1 of batch k, a number or a tensor on the device"""
 
     images: Tensor
     counts: Tensor | None
@@ -36,7 +36,7 @@ class Sampler:
         sampler(0, 1)  # says at once whether there are enough classes and images
         return sampler
 
-    def __call__(self, k: int, tasks: int, first: int = 0) -> Task:
+    def __call__(self, k: int | Tensor, tasks: int, first: int = 0) -> Task:
         support, query = draw(self.images, self.episodes, self.seed, k, tasks, first, self.counts)
         return Task((support[0].to(self.dtype), support[1]), (query[0].to(self.dtype), query[1]))
 

@@ -5,30 +5,29 @@ interrupted goes on as if it had not been, bit for bit on a CPU.
 """
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from metastep.data.progress import Progress, silent
 from metastep.errors import NonFiniteError
-from metastep.estimators import Estimate, Estimator
 from metastep.fewshot.building import trusted
-from metastep.fewshot.config import OuterConfig, TrainConfig
+from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.parts import Parts, prepare
 from metastep.fewshot.record import recording
-from metastep.fewshot.sampling import fitted, read_images, seed_noise
+from metastep.fewshot.sampling import fitted, read_images
+from metastep.fewshot.stepping import stepper
 from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
-from metastep.tasks import require_finite, write_grads
-from metastep.trees import Tree, map_tree, norm, scale
-from metastep.windows import Task
+from metastep.runs.record import Record
+from metastep.trees import norm
 
 
 @dataclass
@@ -38,15 +37,6 @@ class Trained:
     iterations: int = 0
     seconds: float = 0.0
     best: float | None = None  # validation accuracy
-
-
-class Step(NamedTuple):
-    """What one iteration found, over all ranks"""
-
-    grad: Tree
-    loss: Tensor
-    accuracy: Tensor
-    stop: Tensor  # above 0: a rank was asked to
 
 
 QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
@@ -79,48 +69,50 @@ def resume(folder: Path, data: Path | None = None, net: str | None = None, ranks
 
 
 def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Trained:
-    learner, optimizer, estimator, estimate, draw, draw_validation = parts
-    first, tasks = ranks.share(config.outer.tasks)
+    learner, optimizer, draw_validation = parts.learner, parts.optimizer, parts.draw_validation
     every, total = config.validation.every, config.outer.iterations
 
     with run.lock() if ranks.is_first else nullcontext(), stop_on_signals() as stop:
         saved = ranks.from_first(lambda: run.load() if run.last.is_file() else None)
         at = restore(saved, learner, optimizer, run) if saved else Trained()
-        with recording(run, ranks, at.iterations if saved else None, total) as record:
+        step, started = stepper(config, parts, ranks, at.iterations), at.iterations
+        with recording(run, ranks, at.iterations if saved else None, total) as record, telling_what_is_kept(record):
             stopping = False
             while at.iterations < total and not stopping:
                 k, began = at.iterations, time.perf_counter()
-                seed_noise(config.seed, k, first)
-                batch = draw(k, tasks, first)
-                local = estimate(learner.meta, batch)
-                step = ranks.total(part_of_step(local, tasks / config.outer.tasks, stop.requested))
-                size = norm(step.grad)
-                if not torch.isfinite(size + step.loss):
-                    reason = why(estimator, learner.meta, batch, local)
-                    raise NonFiniteError(f"iteration {k + 1}: {reason} {record.kept()}")
-                update(optimizer, config.outer, k, learner.meta, step.grad)
-                stopping = bool(step.stop > 0)
+                found = step(k, stop)
+                stopping = found.stop
+                logging = (k + 1) % config.log_every == 0
+                if logging:
+                    step.look(k + 1)
                 at.iterations, at.seconds = k + 1, at.seconds + time.perf_counter() - began
 
-                shown = {"loss": float(step.loss), "accuracy": float(step.accuracy)}
+                if k == started:  # a unit knows only now how it is run
+                    record.note(k + 1, "engine", path=step.path)
+                    record.say(step.path)
+                shown = {"loss": found.loss, "accuracy": found.accuracy}
                 record.show(k + 1, **shown)
-                if (k + 1) % config.log_every == 0:
-                    record.row(k + 1, "train", **shown, gradient_norm=float(size), seconds=at.seconds)
+                if logging:
+                    record.row(k + 1, "train", **shown, gradient_norm=found.gradient_norm, seconds=at.seconds)
                 improved = False
                 if draw_validation and (k + 1) % every == 0:
+                    step.settle(k + 1)
                     row = validation_row(judge(learner, draw_validation, config.validation.episodes, ranks=ranks))
                     record.row(k + 1, "validation", **row, seconds=at.seconds)
                     improved = at.best is None or row["validation_accuracy"] > at.best
                     at.best = row["validation_accuracy"] if improved else at.best
                 if improved or stopping or (k + 1) % config.checkpoint_every == 0 or k + 1 == total:
+                    step.settle(k + 1)
                     record.save(k + 1, training_state(learner, optimizer, at), best=improved)
     return at
 
 
-def part_of_step(local: Estimate, weight: float, stop: bool) -> Step:
-    """What this rank adds to the sum over ranks; `weight` is its share of the tasks"""
-    grad, loss, accuracy = scale(weight, (local.grad, local.loss, local.metrics["accuracy"].mean()))
-    return Step(grad, loss, accuracy, loss.new_tensor(float(stop)))
+@contextmanager
+def telling_what_is_kept(record: Record) -> Iterator[None]:
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{error} {record.kept()}") from None
 
 
 def validation_row(result: Judged) -> dict[str, float]:
@@ -129,28 +121,9 @@ def validation_row(result: Judged) -> dict[str, float]:
     return {"validation_loss": loss.mean, "validation_accuracy": score.mean, "validation_interval": score.interval}
 
 
-def why(estimator: Estimator, meta: Tree, batch: Task, local: Estimate) -> str:
-    """Where a meta-step left the finite numbers"""
-    try:
-        require_finite(estimator, meta, batch, local)
-    except NonFiniteError as error:
-        return str(error)
-    return "the meta-gradient is not finite, by the tasks of another rank or by its length. Lower the rates."
-
-
-def update(optimizer: Optimizer, outer: OuterConfig, k: int, meta: Tree, grad: Tree) -> None:
-    bound = outer.clip
-    write_grads(meta, grad if bound is None else map_tree(lambda g: g.clamp(-bound, bound), grad))
-    for group in optimizer.param_groups:
-        group["lr"] = outer.lr * (1 - k / outer.iterations) if outer.schedule == "linear" else outer.lr
-    optimizer.step()
-
-
 def training_state(learner: Learner, optimizer: Optimizer, at: Trained) -> dict[str, Any]:
     if not torch.isfinite(norm(learner.meta)):
-        raise NonFiniteError(
-            f"iteration {at.iterations}: the outer optimizer left the finite numbers; nothing is saved. Lower its rate."
-        )
+        raise NonFiniteError(f"iteration {at.iterations}: the outer optimizer left the finite numbers. Lower its rate.")
     return learner.tree() | {"optimizer": optimizer_tree(optimizer), "trained": asdict(at)}
 
 

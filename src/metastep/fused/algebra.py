@@ -76,12 +76,13 @@ def differentiate(
     """
     params, out = Parameters(flat, flat_t), torch.zeros_like(flat)
     layers: list[Layer] = []
-    below: list[Layer | Tensor]
     for block in chain.blocks:
         layers.append(operators.forward(block, layers[-1] if layers else x, params))
     judged = operators.head(chain.head, layers[-1], params, y, out)
-    back, below = judged.back, [x, *layers[:-1]]
-    for before, layer in zip(reversed(below), reversed(layers), strict=True):
+    back = judged.back
+    while layers:  # each is let go of once it was used
+        layer = layers.pop()
+        before = layers[-1] if layers else x
         operators.weight_gradient(before, layer, back, out)
         if isinstance(before, Layer):
             back = operators.data_gradient(before, layer, back, params, out)

@@ -77,7 +77,7 @@ def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) ->
     logits = torch.baddbmm(b[:, None], f, w)
     log_p = logits.log_softmax(-1)
     p, pictures = log_p.exp(), y.shape[1]
-    d = (p - F.one_hot(y, head.ways)) / pictures
+    d = p.scatter_add(-1, y[..., None], p.new_full((*y.shape, 1), -1.0)) / pictures
     df, df_t, d_t = torch.bmm(d, w.mT), None, None
     if w_t is not None and b_t is not None and f_t is not None:
         logits_t = torch.baddbmm(b_t[:, None], f_t, w).baddbmm_(f, w_t)

@@ -37,7 +37,7 @@ class Progress:
         console = console or Console(stderr=True)
         live = console.is_terminal and not console.is_dumb_terminal
         self._view: _View = _Bar(console, total) if live else _Lines(console, total)
-        self._total, self._clock, self._every = total, clock, _REFRESH if live else every
+        self._console, self._total, self._clock, self._every = console, total, clock, _REFRESH if live else every
         self._latest: tuple[int, dict[str, SupportsFloat]] = start, {}
         self._due = 0.0
         self._seen = deque([(0.0, start)], maxlen=_SAMPLES)
@@ -46,6 +46,10 @@ class Progress:
         self._latest = step, metrics
         if self._clock() >= self._due:
             self._show()
+
+    def say(self, line: str) -> None:
+        """One line beside the live one"""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         step, metrics = self._latest

@@ -33,6 +33,10 @@ class Record:
         if self.progress:
             self.progress.update(step, **values)
 
+    def say(self, line: str) -> None:
+        if self.progress:
+            self.progress.say(line)
+
     def kept(self) -> str:
         if self.saved is None:
             return "There was no checkpoint yet."

@@ -2,11 +2,8 @@
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from metastep.dynamics import SGD, Adam, State
-from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
+from metastep.trees import Tree, joined, parted, tree_leaves
 
 
 class Joined(NamedTuple):
@@ -24,13 +21,3 @@ class Joined(NamedTuple):
         after = self.inner.advance(vectors, joined(grad), meta, steps)
         memory = tuple(parted(vector, state.params) for vector in after.memory)
         return State(parted(after.params, state.params), memory, after.step)
-
-
-def joined(tree: Tree) -> Tensor:
-    return torch.cat([leaf.reshape(-1) for leaf in tree_leaves(tree)])
-
-
-def parted(vector: Tensor, like: Tree) -> Tree:
-    leaves, spec = tree_flatten(like)
-    parts = torch.split(vector, [leaf.numel() for leaf in leaves])
-    return tree_unflatten([part.view(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)], spec)

@@ -27,8 +27,8 @@ class Implementation:
     package: str | None = None
     """What must be installed, besides what metastep needs."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    at_once: Literal["one", "chunk", "all"] = "chunk"
-    """How many tasks it computes together."""
+    at_once: Literal["one", "chunk", "all", "own"] = "chunk"
+    """How many tasks it computes together; own: as it likes, if nothing else is asked for."""
     alone: bool = False
     """Whether every row needs a process of its own, even on a GPU."""
     note: str = ""
@@ -59,8 +59,8 @@ class Implementation:
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "metastep": Implementation("ours", EVERY_METHOD),
-    "metastep-eager": Implementation("ours", EVERY_METHOD, options={"mode": "eager"}),
+    "metastep": Implementation("ours", EVERY_METHOD, at_once="own"),
+    "metastep-vmap": Implementation("ours", EVERY_METHOD, options={"mode": "vmap"}),
     "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
     "hand-loop": Implementation("hand_loop", at_once="one"),
     "torch.func": Implementation("torch_func"),

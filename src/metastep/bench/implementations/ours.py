@@ -1,32 +1,86 @@
-"""metastep itself."""
+"""metastep itself: what training does, and beside it vmap and a loop."""
 
+from itertools import count
 from typing import Literal
 
 import torch
 
 from metastep import methods
-from metastep.bench.cases import Case, inner_of
-from metastep.bench.workload import MetaGradient, Step, Workload, by_gradient
+from metastep.bench.cases import SETTINGS, Case, inner_of
+from metastep.bench.workload import OUTER_RATE, MetaGradient, Step, Workload, by_gradient, pictures
+from metastep.data import ImageSet
 from metastep.estimators import Estimator
+from metastep.fewshot.config import (
+    DataConfig,
+    InnerConfig,
+    MethodConfig,
+    NetConfig,
+    OuterConfig,
+    TrainConfig,
+    ValidationConfig,
+)  # fmt: skip
+from metastep.fewshot.distributed import ALONE
+from metastep.fewshot.parts import prepare
+from metastep.fewshot.stepping import Stepper, stepper
 from metastep.problems import few_shot
+from metastep.runs import Stop
 from metastep.tasks import over_tasks, task_count
 from metastep.trees import add, map_tree, scale
 from metastep.windows import Task
 
-Mode = Literal["eager", "looped"]
+Mode = Literal["trained", "vmap", "looped"]
 NAMES = {"first_order": "fo_maml"}  # where the files of results have another name than `metastep.methods`
 
 
-def step(case: Case, device: torch.device, mode: Mode = "eager") -> Step:
-    return metastep_step(case, device, mode)
+PRECISIONS: dict[str, Literal["float32", "tf32", "float64"]] = {"fp32": "float32", "tf32": "tf32", "fp64": "float64"}
 
 
-def metastep_step(case: Case, device: torch.device, mode: Mode) -> Step:
+def step(case: Case, device: torch.device, mode: Mode = "trained") -> Step:
     """One meta-iteration.
 
-    eager: `over_tasks`, mapped over `case.chunk` tasks at a time. looped: one task after the other, without vmap.
+    trained: as `metastep train` makes it. vmap: `over_tasks`, mapped over `case.chunk` tasks at a time.
+    looped: one task after the other, without vmap.
     """
-    return by_gradient(looped if mode == "looped" else mapped)(case, device)
+    return (
+        Trained(case, device)
+        if mode == "trained"
+        else by_gradient(looped if mode == "looped" else mapped)(case, device)
+    )
+
+
+class Trained:
+    """The iterations of a training run"""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        images, config = pictures(case, device), config_of(case, device)
+        classes = tuple(str(i) for i in range(len(images)))
+        parts = prepare(config, ImageSet(images, classes, classes), None, ALONE)
+        self._step: Stepper = stepper(config, parts, ALONE, done=0)
+        self._numbers, self._stop = count(), Stop()
+
+    @property
+    def path(self) -> str:
+        return self._step.path
+
+    def __call__(self) -> None:
+        self._step(next(self._numbers), self._stop)
+
+
+def config_of(case: Case, device: torch.device) -> TrainConfig:
+    setting, inner = SETTINGS[case.setting], inner_of(case)
+    shape, window = setting.episodes, case.window if case.window > 1 else None
+    return TrainConfig(
+        DataConfig(ways=shape.ways, shots=shape.shots, queries=shape.queries),
+        NetConfig(filters=setting.filters, size=setting.size),
+        InnerConfig("sgd", inner.lr, case.steps, momentum=inner.momentum, weight_decay=inner.weight_decay),
+        MethodConfig(NAMES.get(case.method, case.method), window),  # type: ignore[arg-type]
+        OuterConfig(lr=OUTER_RATE, tasks=case.tasks),
+        validation=ValidationConfig(every=0),
+        precision=PRECISIONS[case.precision],
+        device="cuda" if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        chunk_size=case.chunk,
+    )
 
 
 def mapped(work: Workload) -> MetaGradient:

@@ -1,0 +1,129 @@
+"""Which way the meta-gradient is computed, and that every way gives the same."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import metastep as ms
+from metastep.curvature import exact_reverse
+from metastep.fused.chain import chain_of
+from metastep.paths import in_one_pass, mapped, operators_for
+from metastep.trees import map_tree
+from tests.fused.helpers import Net, close
+
+NET = Net()
+
+
+def head(name: str) -> bool:
+    return name.startswith("3")
+
+
+SERVED: list[tuple[Any, dict[str, Any]]] = [
+    (ms.maml, {}),
+    (ms.multi_step, {"window": 2}),
+    (ms.truncated, {"depth": 1}),
+    (ms.fo_maml, {}),
+    (ms.reptile, {}),
+    (ms.maml, {"curvature": ms.exact}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), SERVED)
+def test_what_is_written_out_by_hand_equals_the_mapped(method: Any, options: dict[str, Any]) -> None:
+    module, tasks, dynamics = NET.build(), NET.tasks(), ms.SGD(0.1, momentum=0.9)
+    gradient = ms.meta_gradient(module, method, dynamics, 4, NET.size, **options)
+    assert gradient.path == "derivatives by hand, in PyTorch (float64)"
+    other = mapped(gradient.estimator, torch.device("cpu"), None, "to compare")
+    assert other.path == "autograd, mapped over 4 tasks at a time: to compare"
+    found, expected = (way(ms.parameters_of(module), tasks) for way in (gradient, other))
+    close(found.grad, expected.grad, 1e-9)
+    close(found.loss, expected.loss, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "dynamics", "options", "reason"),
+    [
+        (ms.imaml, ms.SGD(0.1), {}, "imaml is not written out by hand"),
+        (ms.hf_maml, ms.SGD(0.1), {}, "hf_maml is not"),
+        (ms.anil, ms.SGD(0.1), {"head": head}, "anil is not"),
+        (ms.maml, ms.SGD(0.1), {"curvature": exact_reverse}, "another curvature"),
+        (ms.maml, ms.SGD(lambda meta, step: 0.1), {}, "inner rates are not one number each"),
+        (ms.maml, ms.StepFunction(lambda p, m, g, meta, t: (p, m)), {}, "StepFunction may look at several entries"),
+    ],
+)
+def test_what_is_not_is_mapped_and_says_why(
+    method: Any, dynamics: ms.Dynamics, options: dict[str, Any], reason: str
+) -> None:
+    path = ms.meta_gradient(NET.build(), method, dynamics, 2, NET.size, **options).path
+    assert path.startswith("autograd, mapped over 4 tasks at a time: ")
+    assert reason in path
+
+
+def test_other_nets_are_mapped() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
+    gradient = ms.meta_gradient(net, ms.maml, ms.SGD(0.1), 2, 8, chunk_size=1)
+    assert gradient.path == "autograd, mapped over 1 tasks at a time: Flatten → Linear is no block of a chain"
+    assert torch.isfinite(gradient(ms.parameters_of(net), NET.tasks()).loss)
+    assert "parameters are torch.bfloat16" in ms.meta_gradient(NET.build().bfloat16(), ms.maml, ms.SGD(0.1), 2, 8).path
+
+
+def test_numbers_that_are_not_finite_are_named() -> None:
+    module, tasks = NET.build(), NET.tasks()
+    tasks.support[0][1] = torch.inf
+    gradient = ms.meta_gradient(module, ms.maml, ms.SGD(0.1), 2, NET.size)
+    with pytest.raises(ms.NonFiniteError, match="task 1: the inner gradient of window 0"):
+        gradient(ms.parameters_of(module), tasks)
+
+
+class OnGpu(Tensor):
+    """What a test without a GPU can show"""
+
+    is_cuda = True
+
+
+def on_gpu(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(1, dtype=dtype).as_subclass(OnGpu)
+
+
+def test_operators_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = chain_of(NET.build(), NET.size)
+    assert operators_for(chain, on_gpu(torch.float64))[1] == "in PyTorch (float64)"
+    monkeypatch.setattr("metastep.paths.find_spec", lambda name: None)
+    assert operators_for(chain, on_gpu(torch.float32))[1] == "in PyTorch: Triton is not installed"
+
+
+def test_kernels_are_chosen_by_filters_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    sixteen = Net(filters=(16, 16))
+    chain = chain_of(sixteen.build(), sixteen.size)
+    assert operators_for(chain, on_gpu(torch.float32))[1] == "by Triton kernels (float32)"
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert operators_for(chain, on_gpu(torch.float32))[1] == "by Triton kernels (tf32)"
+    four = chain_of(NET.build(), NET.size)
+    assert operators_for(four, on_gpu(torch.float32))[1].startswith("in PyTorch: 4 filters")
+    assert type(in_one_pass(ms.SGD(0.1, momentum=0.9, nesterov=True))).__name__ == "FusedSGD"
+
+
+def test_dynamics_that_are_no_single_kernel_stay_as_they_are() -> None:
+    for dynamics in (ms.SGD(0.1), ms.SGD(torch.tensor(0.1), momentum=0.9), ms.Adam(0.1)):
+        assert in_one_pass(dynamics) is dynamics
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("method", "options"), SERVED)
+def test_kernels_on_a_gpu_equal_the_mapped(method: Any, options: dict[str, Any]) -> None:
+    net = Net(ways=5, size=28, filters=(64, 64, 64, 64))
+    module, dynamics = net.build(), ms.SGD(0.01, momentum=0.9, weight_decay=1e-4)
+    problem = ms.few_shot(module, cross_entropy)
+    expected = ms.over_tasks(method(problem, dynamics, 4, **options))(ms.parameters_of(module), net.tasks())
+    module = module.float().cuda()
+    gradient = ms.meta_gradient(module, method, dynamics, 4, net.size, **options)
+    assert "Triton kernels (float32)" in gradient.path
+    tasks = map_tree(lambda x: x.cuda().float() if x.is_floating_point() else x.cuda(), net.tasks())
+    found = gradient(ms.parameters_of(module), tasks).grad
+    for name, value in expected.grad.items():
+        if not name.endswith("0.bias"):  # before BatchNorm: 0 by hand, rounding by autograd
+            assert (found[name].cpu() - value).norm() <= 1e-4 * value.norm(), name
