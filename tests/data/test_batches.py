@@ -77,6 +77,7 @@ GOLDEN = [1, 8, 0, 7, 9, 4, 5, 11, 2, 6, 3, 10]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # that it is a prototype
 @pytest.mark.parametrize("kind", AUGMENTATIONS)
 def test_a_gpu_draws_the_same(kind: str) -> None:
     data = numbered()

@@ -27,7 +27,7 @@ def require_kernels(chain: Chain) -> None:
 
 @dataclass(frozen=True)
 class TritonOperators:
-    """Sizes of tiles were chosen by measurement on an H200."""
+    """Sizes of tiles: the fastest of the few that were measured on an H200."""
 
     precision: str = "tf32"  # of the products: tf32, tf32x3 or ieee
     rows: int = 64
