@@ -38,8 +38,8 @@ class Claim:
     """The runs that it needs; none where it is computed, measured or quoted"""
     stand_in: Presets = ()
     """The same on other data, for whoever has not those of the paper"""
-    any_of: bool = False
-    """Whether some of the runs are enough"""
+    group: int | None = None
+    """Where so many of the runs, one after the other, are enough by themselves"""
     computed: bool = False
     """Whether it is worked out on the spot"""
 

@@ -51,13 +51,16 @@ def reproduce(
             return
         changes: dict[str, Any] = {"device": device, "precision": precision}
         session = Session(
-            evidence, out, {k: v for k, v in changes.items() if v}, lambda text: console.print(printable(text))
+            evidence,
+            out,
+            {k: v for k, v in changes.items() if v},
+            lambda text: console.print(printable(text), markup=False),
         )
         left = [claim for claim in claims if only or not is_done(claim, files.read(out, claim.id), evidence, seeds)]
         open_ones = [claim for claim in left if not is_done(claim, files.read(out, claim.id), evidence, seeds)]
         if only:
             require_data(open_ones, evidence)
-        if not session.run(left, jobs_for(open_ones, evidence, seeds, skip_absent=not only), budget):
+        if not session.run(left, jobs_for(open_ones, evidence, seeds), budget):
             raise typer.Exit(UNFINISHED)
 
 

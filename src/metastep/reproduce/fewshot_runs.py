@@ -57,7 +57,9 @@ def lacking(config: TrainConfig, data: Path | None) -> str | None:
 
 def described(config: TrainConfig, data: Path | None) -> str:
     entry, root = entry_of(config.data.name), data_root(data)
-    classes = "training and validation classes" if config.data.split == "trainval" else "training classes"
+    classes = (
+        "training and validation classes, none held out" if config.data.split == "trainval" else "training classes"
+    )
     turns = {"none": "", "per_episode": ", quarter turns by episode", "as_classes": ", quarter turns as classes"}
     files = files_note(entry.locate(root)) if root else ""
     return f"{entry.name}, {classes}{turns[config.data.rotations]}{files}"
@@ -115,5 +117,6 @@ def outcome(folder: Path, preset: str) -> Outcome:
         Run.open(folder).load()["trained"]["seconds"],
         config.precision,
         read_made(folder),
+        "the best in validation" if config.validation.every else "the last",
         evaluation,
     )

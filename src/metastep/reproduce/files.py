@@ -96,7 +96,8 @@ def _about_runs(outcomes: Sequence[Outcome]) -> list[str]:
     fewer = [f"{done:,} of the paper's {full:,} iterations." for done, full in short]
     precisions = dict.fromkeys(outcome.precision for outcome in outcomes)
     trained = [f"Trained in {', '.join(precisions)}."] if precisions else []
-    return fewer + trained
+    checkpoints = dict.fromkeys(outcome.checkpoint for outcome in outcomes if outcome.checkpoint)
+    return fewer + trained + [f"The checkpoint is {each}." for each in checkpoints]
 
 
 def _of_here(claim: Claim, computed: bool) -> Content:

@@ -16,9 +16,9 @@ from metastep.modules import parameters_of
 from metastep.problems import few_shot
 from metastep.reproduce.claims import Finding, Presets, holds
 from metastep.reproduce.evidence import Evidence
-from metastep.reproduce.transfer_runs import lacking
+from metastep.reproduce.transfer_runs import is_there
 from metastep.tasks import over_tasks
-from metastep.transfer.presets import PRESETS, TARGETS
+from metastep.transfer.presets import TARGETS
 from metastep.trees import Tree, norm, subtract
 from metastep.windows import Problem, Task
 
@@ -134,6 +134,6 @@ def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
 
 def _counted(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...]]]:
     for target, (name, config) in TARGETS.items():
-        if lacking(PRESETS[f"{target}-sgd-scratch"], evidence.data) is None:
+        if is_there(name, evidence.data):
             splits = load_labelled(name, evidence.data, config.data.size)
             yield target, tuple(len(part.labels) for part in (splits.train, splits.val, splits.test))

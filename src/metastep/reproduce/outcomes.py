@@ -53,6 +53,8 @@ class Outcome:
     """Of training"""
     precision: str
     made: Made
+    checkpoint: str = ""
+    """Of a few-shot run, which one was tested"""
     evaluation: Evaluation | None = None
     """Of a few-shot learner, with the accuracy of each episode"""
 

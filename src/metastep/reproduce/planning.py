@@ -21,19 +21,21 @@ class Job(NamedTuple):
 
 
 def presets_of(claim: Claim, evidence: Evidence) -> Presets:
-    """Those of the paper's data where they are at hand, else of the stand-in"""
-    if claim.stand_in and any(evidence.lacking(preset) for preset in claim.presets):
+    """Those of the paper's data where they are at hand, else of the stand-in if those are"""
+    if claim.stand_in and not _at_hand(claim.presets, evidence) and _at_hand(claim.stand_in, evidence):
         return claim.stand_in
     return claim.presets
 
 
-def jobs_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None, skip_absent: bool) -> list[Job]:
-    """What is not finished, first seeds first; `skip_absent`: without those whose data are not at hand"""
+def _at_hand(presets: Presets, evidence: Evidence) -> bool:
+    return all(evidence.lacking(preset) is None for preset in presets)
+
+
+def jobs_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -> list[Job]:
+    """What is not finished and has its data at hand, first seeds first"""
     wanted = dict.fromkeys(preset for claim in claims for preset in presets_of(claim, evidence))
     jobs = [Job(preset, seed) for preset in wanted for seed in range(seeds or seeds_of(preset))]
-    left = [job for job in jobs if not evidence.finished(*job)]
-    if skip_absent:
-        left = [job for job in left if evidence.lacking(job.preset) is None]
+    left = [job for job in jobs if not evidence.finished(*job) and evidence.lacking(job.preset) is None]
     return sorted(left, key=lambda job: (job.seed, *price(job.preset)))
 
 

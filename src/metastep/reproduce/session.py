@@ -106,8 +106,10 @@ class Session:
 def absence(claim: Claim, evidence: Evidence) -> str | None:
     """What a claim needs that is not at hand"""
     lacking = [evidence.lacking(preset) for preset in presets_of(claim, evidence)]
-    enough = any if claim.any_of else all
-    return None if enough(each is None for each in lacking) else next(each for each in lacking if each)
+    size = claim.group or max(len(lacking), 1)
+    groups = [lacking[first : first + size] for first in range(0, len(lacking), size)]
+    absent = [next((each for each in group if each), None) for group in groups]
+    return None if None in absent or not absent else absent[0]
 
 
 def _interruptible(progress: Progress, stop: Stop) -> Progress:

@@ -51,15 +51,20 @@ def _essential(config: TransferConfig) -> TransferConfig:
 
 
 def lacking(config: TransferConfig, data: Path | None) -> str | None:
-    entry, root = labelled_entry(config.data.name), data_root(data)
-    if entry.name not in EMBEDDED and not (root and entry.locate(root)):
-        return entry.name
+    if not is_there(config.data.name, data):
+        return config.data.name
     if training.needs_source(config) and config.source.weights:
         try:
             find_weights(config.source.weights, data)
         except MetastepError:
             return config.source.weights
     return None
+
+
+def is_there(name: str, data: Path | None) -> bool:
+    """Whether a labelled data set is at hand"""
+    entry, root = labelled_entry(name), data_root(data)
+    return entry.name in EMBEDDED or bool(root and entry.locate(root))
 
 
 def described(config: TransferConfig, data: Path | None) -> str:
