@@ -111,7 +111,9 @@ def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
         return _absent("baseline and Multi-step at 224×224")
     savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
     *_, path, content = next(iter(pairs.values()))
-    note = f"Percent of an iteration's time, in {len(savings)} settings, each within one run. The paper's own percentages are in a figure only."
+    note = (
+        f"Percent of an iteration's time, in {len(savings)} settings, each within one run; the paper has a figure only."
+    )
     verdict = holds(min(savings.values()) > 0)
     return Finding(verdict, savings, note=note, about=about(path, content, "synthetic pictures"))
 
