@@ -8,8 +8,10 @@ from typing import Any
 
 from metastep.bench.cases import PAPER_SETTINGS
 from metastep.bench.results import Row
+from metastep.errors import MetastepError
 from metastep.reproduce.claims import Finding, Presets, Verdict, holds
 from metastep.reproduce.evidence import Evidence
+from metastep.runs.files import read_file
 
 OURS = "metastep"
 MARGIN = 0.05  # of a ratio
@@ -32,9 +34,14 @@ def _gpu_first(paths: Any) -> list[Path]:
 
 def read_rows(path: Path) -> tuple[list[Row], dict[str, Any]]:
     """Rows of ours that were measured, and what is said about all of them"""
-    content = json.loads(path.read_text())
-    rows = [row for row in content.pop("rows") if row.get("implementation") == OURS and row["ms"] is not None]
-    return rows, content
+    try:
+        content = json.loads(read_file(path))
+        rows = content.pop("rows")
+        return [row for row in rows if row.get("implementation") == OURS and row.get("ms") is not None], content
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise MetastepError(
+            f"{str(path)!r}: is no file of a benchmark ({error!r}). Measure again, or move it."
+        ) from error
 
 
 def about(path: Path, content: dict[str, Any], data: str) -> dict[str, Any]:
