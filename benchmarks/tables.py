@@ -120,7 +120,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/gpu-transfer": transfer_tables.times,
     "claims": transfer_tables.claims,
     "claims/summary": claim_tables.summary,
-    "claims/costs": claim_tables.costs,
+    "claims/figures": claim_tables.figures,
     **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
     "learners/omniglot-5w1s": learner,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.tables import filled
 from metastep.reproduce import files, page
-from metastep.reproduce.figures import draw_costs
+from metastep.reproduce.figures import draw_costs, draw_gradient_differences
 from metastep.reproduce.register import REGISTER
 from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_rows
 
@@ -42,3 +42,12 @@ def test_costs_are_drawn_in_the_papers_form(tmp_path: Path) -> None:
     (tmp_path / "cpu-bench.json").write_text(json.dumps(content | {"rows": []}))
     assert draw_costs(tmp_path / "cpu-bench.json", tmp_path / "none.svg") == []
     assert not (tmp_path / "none.svg").exists()
+
+
+def test_how_gradients_change_is_drawn_where_a_run_looked(tmp_path: Path) -> None:
+    rows = [{"step": k, "kind": "gradient_difference", "epoch": k / 2, "gradient_difference": 1 / k} for k in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert draw_gradient_differences(tmp_path / "metrics.jsonl", tmp_path / "looks.svg")
+    assert "<svg" in (tmp_path / "looks.svg").read_text()
+    (tmp_path / "none.jsonl").write_text(json.dumps({"step": 1, "kind": "train"}) + "\n")
+    assert not draw_gradient_differences(tmp_path / "none.jsonl", tmp_path / "none.svg")

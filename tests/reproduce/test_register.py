@@ -39,6 +39,7 @@ def test_the_numbers_are_those_of_the_list() -> None:
     ("id", "preset", "paper"),
     [
         ("T2.8", "stl10-sgd-baseline", "78.31±0.21"),
+        ("T3.2", "stl10-sgd-scratch", "65.18±0.91"),
         ("T3.9", "bird-adam-baseline", "66.26±0.51"),
         ("T3.18", "dog-adam-multistep", "77.65±0.11"),
         ("T4.9", "omniglot-5w1s-reptile", "97.68±0.04"),

@@ -18,7 +18,7 @@ from metastep.reproduce import fewshot_runs, planning
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.files import FIELDS
 from metastep.reproduce.session import within
-from metastep.runs import stop_on_signals
+from metastep.runs import Run, stop_on_signals
 from metastep.transfer import presets as transfer_presets
 from tests.reproduce.helpers import tiny
 
@@ -171,6 +171,22 @@ def test_a_run_that_is_there_is_taken_and_another_one_is_refused() -> None:
     refused = call("--only", "T4.29")
     assert refused.exit_code == 2
     assert "is no run of omniglot-5w1s-multistep4" in refused.output
+
+
+def test_a_run_that_diverges_or_is_taken_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    wild = tiny(method=few_shot_presets.MethodConfig("maml"))
+    wild = replace(wild, inner=replace(wild.inner, lr=1e30, steps=8))
+    monkeypatch.setitem(few_shot_presets.PRESETS, MAML, wild)
+    failed = call("--only", "T4.17,T4.29")
+    assert failed.exit_code == 2
+    assert "1 of the runs could not go on. omniglot-5w1s-maml, seed 0: iteration 1" in failed.output
+    assert claim("T4.17")["verdict"] == "not run"
+    assert "iteration 1" in claim("T4.17")["note"]
+    assert claim("T4.29")["verdict"] == "short"
+    with Run.open(Path("runs/reproduce", f"{MAML}-seed0")).lock():
+        taken = call("--only", "T4.17")
+    assert taken.exit_code == 2
+    assert "is writing this run" in taken.output
 
 
 def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,12 +206,19 @@ def test_a_gpu_goes_before_a_cpu_and_nothing_is_not_run(tmp_path: Path) -> None:
     assert {judged(id, Evidence(tmp_path, tmp_path)).verdict for id in ("T1.1", "T1.2", "X1", "X2", "X4", "X14")} == {
         "not run"
     }
+    bench_file(tmp_path, "cpu-transfer-digits.json", [{"setting": "digits", "method": "baseline", "accuracy": 85.0}])
     bench_file(
         tmp_path, "cpu-transfer.json", [transfer_row("transfer-224", m, 100) for m in ("baseline", "multi_step")]
     )
     assert judged("X14", Evidence(tmp_path, tmp_path)).verdict == "not reproduced"
     rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", 65)]
     assert judged("X14", bench_file(tmp_path, "gpu-transfer.json", rows)).verdict == "reproduced"
+
+
+def test_a_damaged_file_of_a_benchmark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gpu-transfer.json").write_text("[]")
+    with pytest.raises(MetastepError, match=r"gpu-transfer.json.*is no file of a benchmark"):
+        judged("X1", Evidence(tmp_path, tmp_path))
 
 
 def bench_rows(memory: dict[str, float], times: dict[str, float]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from metastep.bench.cases import PAPER_SETTINGS
 from metastep.bench.plot import COLOURS, STYLE
 from metastep.bench.results import Row
 from metastep.reproduce.costs import label, read_rows
+from metastep.reproduce.transfer_runs import gradient_differences
 
 TITLES = {
     "maml": "MAML",
@@ -41,6 +42,21 @@ def draw_costs(bench: Path, picture: Path) -> list[str]:
         figure.suptitle(f"One meta-iteration on {content['device']}")
         figure.savefig(picture, metadata={"Date": None})
     return settings
+
+
+def draw_gradient_differences(metrics: Path, picture: Path) -> bool:
+    """How the transfer gradient changes in a virtual step, over a run; False where it did not look"""
+    looks = gradient_differences(metrics)
+    if not looks:
+        return False
+    with mpl.rc_context(STYLE):
+        figure = Figure((5, 2.8), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(*zip(*looks, strict=True), color=COLOURS["maml"], linewidth=0.8)
+        axes.set(xlabel="epoch", ylabel="‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖")
+        axes.set_ylim(0)
+        figure.savefig(picture, metadata={"Date": None})
+    return True
 
 
 def _against_steps(axes: Axes, rows: list[Row], quantity: str) -> None:

@@ -1,5 +1,6 @@
 """Go through claims: judge what can be judged, train what is missing, judge again; stop cleanly when time is up."""
 
+import gc
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,16 +10,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from metastep.data.commands import progress_bar
 from metastep.data.progress import Progress
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.kinds import Device, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of
-from metastep.runs import Stop, stop_on_signals
+from metastep.runs import LockError, Stop, stop_on_signals
 
 AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
 RESERVE, SHARE = 20.0, 0.1  # seconds kept for saving, and the largest part of a budget that they may be
@@ -47,29 +50,41 @@ class Session:
         try:
             finding = claim.judge(self.evidence, presets)
         except MissingError:
-            absent = absence(claim, self.evidence)
-            if absent is None:
-                return
-            finding = Finding("not run", note=f"{absent} is not at hand.")
+            if absent := absence(claim, self.evidence):
+                self.write(claim, Finding("not run", note=f"{absent} is not at hand."))
+            return
         if claim.computed:
             seconds = round(time.perf_counter() - began, 2)
             finding = replace(finding, about={"seconds": [seconds], **finding.about})
-        content = files.content_of(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+        self.write(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+
+    def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
+        content = files.content_of(claim, finding, stands_in)
         if files.write(self.out, content):
             shown = f"{content['value']} against {claim.paper}, " if files.is_judged(content) else ""
             self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
 
     def run(self, claims: Sequence[Claim], jobs: Iterable[Job], budget: float | None) -> bool:
-        """Whether all of it is done"""
+        """Whether nothing is left to do"""
+        failed, needs = [], [(claim, presets_of(claim, self.evidence)) for claim in claims]
         with stop_on_signals() as stop, within(budget):
             for claim in claims:
                 self.settle(claim)
             for job in jobs:
-                if stop.requested or not self.advance(job, stop):
-                    return False
-                for claim in claims:
-                    if job.preset in presets_of(claim, self.evidence):
+                served = [claim for claim, presets in needs if job.preset in presets]
+                try:
+                    if stop.requested or not self.advance(job, stop):
+                        return False
+                    for claim in served:
                         self.settle(claim)
+                except (NonFiniteError, LockError) as error:  # the others can go on
+                    failed.append(f"{job.preset}, seed {job.seed}: {error}")
+                    self.say(failed[-1])
+                    for claim in served if isinstance(error, NonFiniteError) else ():
+                        self.write(claim, Finding("not run", note=failed[-1]))
+                release()
+        if failed:
+            raise MetastepError(f"{len(failed)} of the runs could not go on. {failed[0]}")
         return True
 
     def advance(self, job: Job, stop: Stop) -> bool:
@@ -101,6 +116,13 @@ class Session:
                 self.say("stopped while testing; the same command goes on")
                 return False
         return True
+
+
+def release() -> None:
+    """What a run had on the device, for the next one"""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def absence(claim: Claim, evidence: Evidence) -> str | None:

@@ -114,7 +114,7 @@ def outcome(folder: Path, preset: str) -> Outcome:
     )
 
 
-def gradient_differences(folder: Path) -> list[tuple[float, float]]:
+def gradient_differences(metrics: Path) -> list[tuple[float, float]]:
     """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖), as far as the run looked"""
-    rows = read_metrics(Run.open(folder).metrics_path)
+    rows = read_metrics(metrics)
     return [(row["epoch"], row["gradient_difference"]) for row in rows if row["kind"] == "gradient_difference"]
