@@ -185,7 +185,7 @@ def bench_file(folder: Path, name: str, rows: list[dict[str, Any]], device: str 
 
 
 def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[str, Any]:
-    return {"setting": setting, "implementation": "metastep", "method": method, "ms": ms, "note": note}
+    return {"setting": setting, "implementation": "metastep", "method": method, "tasks": 64, "ms": ms, "note": note}
 
 
 @pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])
