@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import bench_tables, results, transfer_tables
+from benchmarks import bench_tables, claim_tables, results, transfer_tables
 from benchmarks.provenance import provenance
+from metastep.reproduce.register import TABLES as CLAIMED
 
 PAGES = (
     results.ROOT / "docs" / "measurements.md",
     results.ROOT / "benchmarks" / "README.md",
     results.ROOT / "docs" / "transfer.md",
+    results.ROOT / "docs" / "results.md",
     results.ROOT / "src" / "metastep" / "learners" / "omniglot-5w1s.md",
 )
 
@@ -117,6 +119,9 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-transfer-224": transfer_tables.times,
     "bench/gpu-transfer": transfer_tables.times,
     "claims": transfer_tables.claims,
+    "claims/summary": claim_tables.summary,
+    "claims/figures": claim_tables.figures,
+    **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
     "learners/omniglot-5w1s": learner,
 }
 

@@ -12,7 +12,7 @@ from metastep.cli import app
 def test_version_and_help() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"metastep {__version__}"
     help_text = CliRunner().invoke(app, ["--help"]).output
-    commands = ("demo", "train", "evaluate", "classify", "report", "presets", "transfer", "bench", "data")
+    commands = ("demo", "train", "evaluate", "classify", "report", "presets", "transfer", "bench", "reproduce", "data")
     assert all(name in help_text for name in commands)
 
 

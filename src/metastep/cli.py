@@ -10,6 +10,7 @@ from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
 from metastep.fewshot.use_commands import classify, evaluate, report
+from metastep.reproduce.command import reproduce
 from metastep.transfer.commands import app as transfer
 
 app = typer.Typer(
@@ -18,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (demo, train, evaluate, classify, report, presets, bench):
+for command in (demo, train, evaluate, classify, report, presets, bench, reproduce):
     app.command()(command)
 app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")

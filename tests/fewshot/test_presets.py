@@ -17,6 +17,7 @@ PAPER = ("maml", "fomaml", "multistep2", "multistep4", "multistep8")
 
 def test_every_cell_of_the_paper_and_the_published_recipes_are_there() -> None:
     cells = [f"omniglot-{s}-{m}" for s in ("5w1s", "5w5s", "20w1s", "20w5s") for m in (*PAPER, "reptile", "imaml")]
+    cells += [f"omniglot-20w1s-{m}" for m in ("maml_sgd", "maml_finn")]
     cells += [f"miniimagenet-{s}-{m}" for s in ("5w1s", "5w5s") for m in (*PAPER, "reptile")]
     assert set(cells) == {name for name in PRESETS if not name.startswith("glyphs")}
 

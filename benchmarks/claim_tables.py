@@ -1,0 +1,54 @@
+"""docs/results.md: the claims of the paper and what was found, and figures where there is something to draw."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import results
+from metastep.reproduce import page
+from metastep.reproduce.costs import bench_files
+from metastep.reproduce.figures import draw_costs, draw_gradient_differences
+from metastep.reproduce.transfer_runs import gradient_differences
+
+CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
+LOOKS = results.ROOT / "results" / "runs" / "stl10-sgd-baseline-seed0.jsonl"
+COSTS, CHANGES = "figures/omniglot-costs.svg", "figures/gradient-difference.svg"
+
+
+def summary(name: str) -> Iterator[str]:
+    del name
+    yield from page.summary(CLAIMS)
+
+
+def claims(name: str) -> Iterator[str]:
+    """`name` is claims/TABLE"""
+    yield from page.rows(name.partition("/")[2], CLAIMS)
+
+
+def figures(name: str) -> Iterator[str]:
+    """Links to those that there is something to draw of"""
+    del name
+    if path := measured():
+        yield f"X2, X4: memory and time against inner steps, from `results/bench/{path.name}`.\n\n![costs]({COSTS})\n"
+    if looked():
+        yield f"X15: how the transfer gradient changes in a virtual step, from `results/runs/{LOOKS.name}`.\n"
+        yield f"![gradient difference over training]({CHANGES})\n"
+
+
+def measured() -> Path | None:
+    """On a GPU, as the paper's"""
+    return next((path for path in bench_files(results.FOLDER) if not path.name.startswith("cpu")), None)
+
+
+def looked() -> bool:
+    return LOOKS.is_file() and bool(gradient_differences(LOOKS))
+
+
+def draw() -> None:
+    if path := measured():
+        draw_costs(path, DOCS / COSTS)
+    if looked():
+        draw_gradient_differences(LOOKS, DOCS / CHANGES)
+
+
+if __name__ == "__main__":
+    draw()

@@ -1,0 +1,75 @@
+"""Claims that are one cell of a table: an accuracy, of a few-shot learner or of a target net over seeds."""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.errors import MetastepError
+from metastep.fewshot.validation import mean
+from metastep.reproduce.claims import Finding, Judge, Presets, Verdict
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.outcomes import Outcome
+
+OMNIGLOT, MINI_IMAGENET = 0.5, 1.0  # points that a few-shot accuracy may lie below the paper's
+LEAST = 1.0  # the same for a mean of seeds; the paper's own deviation, where that is larger
+
+
+class Printed(NamedTuple):
+    """A number of the paper, in percent"""
+
+    accuracy: float
+    deviation: float
+
+
+def few_shot(printed: Printed, margin: float) -> Judge:
+    def judge(evidence: Evidence, presets: Presets) -> Finding:
+        (preset,) = presets
+        outcomes = evidence.outcomes(preset)
+        found = mean(by_episode(outcomes))
+        verdict = few_shot_verdict(found.mean, found.interval, printed.accuracy, margin)
+        return Finding(verdict, round(found.mean, 2), round(found.interval, 2), _lost(outcomes), outcomes)
+
+    return judge
+
+
+def few_shot_verdict(value: float, interval: float, paper: float, margin: float) -> Verdict:
+    if value - interval > paper:
+        return "better"
+    return "short" if value < paper - margin else "reproduced"
+
+
+def by_episode(outcomes: Sequence[Outcome]) -> Tensor:
+    """The accuracy of each episode, over seeds; every seed meets the same episodes"""
+    evaluations = [outcome.evaluation for outcome in outcomes if outcome.evaluation]
+    if len({evaluation.task for evaluation in evaluations}) != 1:
+        names = ", ".join(dict.fromkeys(outcome.preset for outcome in outcomes))
+        raise MetastepError(f"{names}: were tested on different episodes, and cannot be compared one by one.")
+    return torch.tensor([evaluation.accuracies for evaluation in evaluations], dtype=torch.float64).mean(0)
+
+
+def _lost(outcomes: Sequence[Outcome]) -> str:
+    lost = sum(outcome.evaluation.not_finite for outcome in outcomes if outcome.evaluation)
+    return f"{lost} episodes left the finite numbers and count as wrong." if lost else ""
+
+
+def transfer(printed: Printed) -> Judge:
+    def judge(evidence: Evidence, presets: Presets) -> Finding:
+        (preset,) = presets
+        outcomes = evidence.outcomes(preset)
+        tests = [outcome.accuracy for outcome in outcomes]
+        value, spread = statistics.fmean(tests), statistics.stdev(tests) if len(tests) > 1 else None
+        note = "Test accuracy at the first best validation; interval is the deviation over seeds, the paper has 3."
+        interval = None if spread is None else round(spread, 2)
+        return Finding(transfer_verdict(value, printed), round(value, 2), interval, note, outcomes)
+
+    return judge
+
+
+def transfer_verdict(value: float, printed: Printed) -> Verdict:
+    margin = max(LEAST, printed.deviation)
+    if value < printed.accuracy - margin:
+        return "short"
+    return "better" if value > printed.accuracy + margin else "reproduced"

@@ -1,0 +1,88 @@
+"""`metastep reproduce`: the paper, claim by claim."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from metastep.data.commands import Data, refusals
+from metastep.data.errors import printable
+from metastep.errors import MetastepError
+from metastep.reproduce import files
+from metastep.reproduce.claims import Claim
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.listing import listing
+from metastep.reproduce.planning import is_done, jobs_for
+from metastep.reproduce.register import REGISTER, TABLES
+from metastep.reproduce.session import Session, absence
+
+UNFINISHED = 130  # as after Ctrl-C
+RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("results", "bench")
+
+
+def reproduce(
+    only: Annotated[str | None, typer.Option(help="Claims such as T4.31,X6.", show_default="all")] = None,
+    table: Annotated[str | None, typer.Option(help=f"Of {', '.join(TABLES)}.", show_default="all")] = None,
+    list_claims: Annotated[bool, typer.Option("--list", help="Show what is done and what is open.")] = False,
+    data: Data = None,
+    runs: Annotated[Path, typer.Option(help="The folder for the runs.")] = RUNS,
+    out: Annotated[Path, typer.Option(help="The folder for the claims, one file each.")] = OUT,
+    bench: Annotated[Path, typer.Option(help="The folder with what `metastep bench` measured.")] = BENCH,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Of each run.", show_default="1; transfer 3")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Of few-shot runs, if fewer.", show_default="the paper's")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(min=1, help="Seconds; what runs then is kept, and goes on.")] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Of new runs.")] = None,
+    precision: Annotated[Literal["float32", "tf32", "float64"] | None, typer.Option(help="Of new runs.")] = None,
+) -> None:
+    """Run the paper's tables and figures from presets, and write one file for each claim.
+
+    Called again, it goes on where it stopped, and does nothing that is done. Ctrl-C is safe; exit status 130 says that
+    there is more to do.
+    """
+    with refusals():
+        claims = chosen(only, table)
+        evidence = Evidence(runs, bench, data, iterations)
+        console = Console(soft_wrap=True, highlight=False)
+        if list_claims:
+            Console().print(listing(claims, evidence, out, seeds))
+            return
+        changes: dict[str, Any] = {"device": device, "precision": precision}
+        session = Session(
+            evidence,
+            out,
+            {k: v for k, v in changes.items() if v},
+            lambda text: console.print(printable(text), markup=False),
+        )
+        left = [claim for claim in claims if only or not is_done(claim, files.read(out, claim.id), evidence, seeds)]
+        open_ones = [claim for claim in left if not is_done(claim, files.read(out, claim.id), evidence, seeds)]
+        if only:
+            require_data(open_ones, evidence)
+        if not session.run(left, jobs_for(open_ones, evidence, seeds), budget):
+            raise typer.Exit(UNFINISHED)
+
+
+def chosen(only: str | None, table: str | None) -> list[Claim]:
+    if only and table:
+        raise MetastepError("--only and --table: which of them? Leave one out.")
+    if table and table not in TABLES:
+        raise MetastepError(f"--table {table}: there is no such table. Choose of {', '.join(TABLES)}.")
+    if not only:
+        return [claim for claim in REGISTER.values() if table in (None, claim.table)]
+    ids = [id.strip() for id in only.split(",")]
+    if unknown := [id for id in ids if id not in REGISTER]:
+        raise MetastepError(
+            f"--only {unknown[0]}: there is no such claim. `metastep reproduce --list` shows all of them."
+        )
+    return [REGISTER[id] for id in ids]
+
+
+def require_data(claims: list[Claim], evidence: Evidence) -> None:
+    for claim in claims:
+        if absent := absence(claim, evidence):
+            raise MetastepError(
+                f"{claim.id} needs {absent}, which is not at hand. Name the folder that has it with --data or "
+                "METASTEP_DATA; `metastep data list` says where to get it."
+            )

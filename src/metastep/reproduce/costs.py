@@ -1,0 +1,211 @@
+"""Claims about time and memory, from files of benchmarks: ratios within one file, which is one run on one device."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from metastep.bench.cases import PAPER_SETTINGS
+from metastep.bench.results import Row
+from metastep.errors import MetastepError
+from metastep.reproduce.claims import Finding, Presets, Verdict, holds
+from metastep.reproduce.evidence import Evidence
+from metastep.runs.files import read_file
+
+OURS = "metastep"
+MARGIN = 0.05  # of a ratio
+BIRD = 4_994  # pictures to train on
+STANDARD, STEPS = "omniglot-5w1s", 8
+NEEDED = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "imaml")
+
+
+def transfer_files(folder: Path) -> Iterator[Path]:
+    yield from _gpu_first(folder.glob("*-transfer*.json"))
+
+
+def bench_files(folder: Path) -> Iterator[Path]:
+    yield from _gpu_first(folder.glob("*-bench.json"))
+
+
+def _gpu_first(paths: Any) -> list[Path]:
+    return sorted(paths, key=lambda path: (path.name.startswith("cpu"), path.name))
+
+
+def read_rows(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """Rows of ours that were measured, and what is said about all of them"""
+    try:
+        content = json.loads(read_file(path))
+        rows = content.pop("rows")
+        return [row for row in rows if row.get("implementation") == OURS and row.get("ms") is not None], content
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise MetastepError(
+            f"{str(path)!r}: is no file of a benchmark ({error!r}). Measure again, or move it."
+        ) from error
+
+
+def about(path: Path, content: dict[str, Any], data: str) -> dict[str, Any]:
+    """The fields of a claim that a benchmark answers"""
+    kept = {name: content[name] for name in ("command", "commit", "device", "versions")}
+    return kept | {"data": f"{data}; results/bench/{path.name}"}
+
+
+def _absent(what: str) -> Finding:
+    return Finding("not run", note=f"no file of results/bench has {what} yet.")
+
+
+# ---- transfer: Multi-step beside the baseline, T = 2
+
+
+def transfer_pairs(evidence: Evidence) -> dict[str, tuple[Row, Row, Path, dict[str, Any]]]:
+    """Setting -> (baseline, Multi-step, file), of the first file that has both"""
+    found: dict[str, tuple[Row, Row, Path, dict[str, Any]]] = {}
+    for path in transfer_files(evidence.bench):
+        rows, content = read_rows(path)
+        by = {(row["setting"], row["method"]): row for row in rows if not row["note"]}
+        for setting, method in by:
+            pair = by.get((setting, "baseline")), by.get((setting, "multi_step"))
+            if method == "baseline" and pair[0] and pair[1]:
+                found.setdefault(setting, (pair[0], pair[1], path, content))
+    return found
+
+
+def epoch_of_baseline(evidence: Evidence, presets: Presets) -> Finding:
+    return _epoch(evidence, ours=False)
+
+
+def epoch_of_multi_step(evidence: Evidence, presets: Presets) -> Finding:
+    return _epoch(evidence, ours=True)
+
+
+def _epoch(evidence: Evidence, ours: bool) -> Finding:
+    """Seconds for an epoch of Bird's size; only the ratio can be compared with another card's"""
+    pairs = transfer_pairs(evidence)
+    if "transfer-224" not in pairs:
+        return _absent("baseline and Multi-step at 224×224")
+    baseline, multi_step, path, content = pairs["transfer-224"]
+    row = multi_step if ours else baseline
+    seconds = row["ms"] / 1000 * math.ceil(BIRD / row["tasks"])  # which are the pictures of a batch
+    ratio = multi_step["ms"] / baseline["ms"] if ours else 1.0
+    note = "The unit of the ratio: seconds of another card are not compared." if not ours else "Judged by the ratio."
+    verdict: Verdict = saving_verdict(1 - ratio, 0.35) if ours else "measured"
+    value = {"s/epoch": round(seconds, 1), "ratio": round(ratio, 3)}
+    return Finding(
+        verdict, value, note=note, about=about(path, content, "synthetic pictures of Bird's size and number")
+    )
+
+
+def saving_verdict(saving: float, paper: float) -> Verdict:
+    if saving < paper - MARGIN:
+        return "short"
+    return "better" if saving > paper + MARGIN else "reproduced"
+
+
+def transfer_saving(evidence: Evidence, presets: Presets) -> Finding:
+    """X1, in percent"""
+    pairs = transfer_pairs(evidence)
+    if "transfer-224" not in pairs:
+        return _absent("baseline and Multi-step at 224×224")
+    baseline, multi_step, path, content = pairs["transfer-224"]
+    saving = 1 - multi_step["ms"] / baseline["ms"]
+    data = about(path, content, "synthetic pictures of Bird's size and number")
+    return Finding(saving_verdict(saving, 0.35), round(100 * saving, 1), about=data)
+
+
+def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
+    """X14: every setting that was measured"""
+    pairs = transfer_pairs(evidence)
+    if "transfer-224" not in pairs:
+        return _absent("baseline and Multi-step at 224×224")
+    savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
+    *_, path, content = next(iter(pairs.values()))
+    note = (
+        f"Percent of an iteration's time, in {len(savings)} settings, each within one run; the paper has a figure only."
+    )
+    verdict = holds(min(savings.values()) > 0)
+    return Finding(verdict, savings, note=note, about=about(path, content, "synthetic pictures"))
+
+
+# ---- few-shot: a whole meta-iteration of each method
+
+
+def few_shot_rows(evidence: Evidence) -> tuple[list[Row], Path, dict[str, Any]] | None:
+    """Of the first file that has all of NEEDED at the standard number of steps"""
+    for path in bench_files(evidence.bench):
+        rows, content = read_rows(path)
+        there = {label(row) for row in rows if (row["setting"], row["steps"]) == (STANDARD, STEPS)}
+        if there >= set(NEEDED):
+            return rows, path, content
+    return None
+
+
+def label(row: Row) -> str:
+    return f"{row['method']}{row['window']}" if row["window"] > 1 else str(row["method"])
+
+
+def few_shot_saving(evidence: Evidence, presets: Presets) -> Finding:
+    """X2: Multi-step(4) beside MAML, 8 steps, in percent of the time"""
+    found = few_shot_rows(evidence)
+    if found is None:
+        return _absent(f"{', '.join(NEEDED)} of {STEPS} steps")
+    rows, path, content = found
+    at = {label(row): row["ms"] for row in rows if (row["setting"], row["steps"]) == (STANDARD, STEPS)}
+    savings = {name: 1 - ms / at["maml"] for name, ms in at.items() if name.startswith("multi_step")}
+    shown = ", ".join(f"{name} {100 * saving:.0f} %" for name, saving in savings.items())
+    note = f"{STANDARD}, {STEPS} inner steps, time of a meta-iteration saved: {shown}; Multi-step(4) is "
+    note += f"{at['maml'] / at['multi_step4']:.2f} times as fast as MAML."
+    saving = savings["multi_step4"]
+    data = about(path, content, "episodes of Omniglot's size")
+    return Finding(saving_verdict(saving, 0.5), round(100 * saving, 1), note=note, about=data)
+
+
+def memory_order(evidence: Evidence, presets: Presets) -> Finding:
+    """X4: three statements, each in every setting that was measured"""
+    found = few_shot_rows(evidence)
+    if found is None:
+        return _absent(f"{', '.join(NEEDED)} of {STEPS} steps")
+    rows, path, content = found
+    settings = [s for s in PAPER_SETTINGS if {label(row) for row in rows if row["setting"] == s} >= set(NEEDED)]
+    said = {
+        "memory falls as n grows": _everywhere(_falls, rows, settings),
+        "first order and iMAML need the least": _everywhere(_least, rows, settings),
+        "iMAML is the slowest below 8 steps": _everywhere(_slow, rows, settings),
+    }
+    verdict = holds(all(said.values()))
+    at = {label(row): row["peak_mib"] for row in rows if (row["setting"], row["steps"]) == (STANDARD, STEPS)}
+    shown = ", ".join(f"{name} {mib:,.0f}" for name, mib in at.items())
+    note = (
+        f"MiB at {STANDARD}, {STEPS} steps: {shown}. The reverse sweep stores no graph, so that little is left to fall."
+    )
+    return Finding(verdict, said, note=note, about=about(path, content, "episodes of Omniglot's size"))
+
+
+def _everywhere(true_of: Callable[[list[Row]], bool], rows: Sequence[Row], settings: Sequence[str]) -> bool:
+    return all(true_of([row for row in rows if row["setting"] == setting]) for setting in settings)
+
+
+def _memory(rows: Sequence[Row]) -> dict[str, float]:
+    return {label(row): row["peak_mib"] for row in rows if row["steps"] == STEPS}
+
+
+def _falls(rows: list[Row]) -> bool:
+    at = _memory(rows)
+    order = [at[name] for name in NEEDED[:4]]
+    return all(later < earlier for earlier, later in pairwise(order))
+
+
+def _least(rows: list[Row]) -> bool:
+    at = _memory(rows)
+    return max(at["first_order"], at["imaml"]) < min(at["maml"], at["multi_step2"], at["multi_step4"])
+
+
+def _slow(rows: list[Row]) -> bool:
+    """Beside MAML, Multi-step, first order and Reptile, which the paper's figure has"""
+    shown = ("maml", "multi_step", "first_order", "reptile")
+    for steps in {row["steps"] for row in rows if row["steps"] < STEPS}:
+        here = [row for row in rows if row["steps"] == steps]
+        implicit = [row["ms"] for row in here if row["method"] == "imaml"]
+        if implicit and implicit[0] <= max(row["ms"] for row in here if row["method"] in shown):
+            return False
+    return True

@@ -1,0 +1,73 @@
+"""Differences between methods with their 95 % intervals, and what a claim may demand of them."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from metastep.fewshot.validation import mean
+from metastep.reproduce.cells import by_episode
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.outcomes import Outcome
+
+
+class Difference(NamedTuple):
+    """Of two accuracies, in points"""
+
+    of: str
+    to: str
+    mean: float
+    interval: float
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.interval
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.interval
+
+    @property
+    def is_above_zero(self) -> bool:
+        return self.low > 0
+
+    def about(self, size: float) -> bool:
+        """Of its sign, and between half of it and twice as much as far as the interval tells"""
+        return self.is_above_zero and self.high >= size / 2 and self.low <= 2 * size
+
+    def __str__(self) -> str:
+        return f"{self.of} − {self.to} = {self.mean:+.2f} ± {self.interval:.2f}"
+
+
+def paired(evidence: Evidence, of: str, to: str) -> Difference:
+    """On the same episodes, one by one"""
+    ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
+    by_episode(ours + theirs)  # refuses what was tested on other episodes
+    return Difference(of, to, *mean(by_episode(ours) - by_episode(theirs)), ours + theirs)
+
+
+def over_seeds(evidence: Evidence, of: str, to: str) -> Difference:
+    """Of two means over seeds; with one seed of each nobody knows how far it may be off, and the interval is 0"""
+    ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
+    difference = _mean(ours) - _mean(theirs)
+    return Difference(of, to, difference, 1.96 * math.sqrt(_variance(ours) + _variance(theirs)), ours + theirs)
+
+
+def _mean(outcomes: Sequence[Outcome]) -> float:
+    return statistics.fmean(outcome.accuracy for outcome in outcomes)
+
+
+def _variance(outcomes: Sequence[Outcome]) -> float:
+    """Of the mean"""
+    tests = [outcome.accuracy for outcome in outcomes]
+    return statistics.variance(tests) / len(tests) if len(tests) > 1 else 0.0
+
+
+def listed(differences: Sequence[Difference]) -> str:
+    return "; ".join(map(str, differences)) + "."
+
+
+def behind(differences: Sequence[Difference]) -> tuple[Outcome, ...]:
+    """Every outcome once"""
+    return tuple({(o.preset, o.seed): o for each in differences for o in each.outcomes}.values())

@@ -1,0 +1,68 @@
+"""What there is to judge by: finished runs, files of benchmarks, data."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from metastep.errors import MetastepError
+from metastep.reproduce.kinds import kind_of
+from metastep.reproduce.outcomes import MADE, Outcome, Position
+
+
+class MissingError(MetastepError):
+    """What a judgement needs is not there yet."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    runs: Path
+    bench: Path
+    data: Path | None = None
+    iterations: int | None = None
+    """Of few-shot runs, where they are to be fewer than the presets'"""
+
+    def folder(self, preset: str, seed: int) -> Path:
+        return self.runs / f"{self._name(preset)}-seed{seed}"
+
+    def _name(self, preset: str) -> str:
+        full = kind_of(preset).configured(preset, 0, None, {})
+        fewer = full != kind_of(preset).configured(preset, 0, self.iterations, {})
+        return f"{preset}-{self.iterations}it" if fewer else preset
+
+    def folders(self, preset: str) -> dict[int, Path]:
+        """All that were begun, by seed"""
+        pattern = re.compile(rf"{re.escape(self._name(preset))}-seed(\d+)")
+        entries = self.runs.iterdir() if self.runs.is_dir() else ()
+        found = {int(match[1]): each for each in entries if (match := pattern.fullmatch(each.name))}
+        return {seed: found[seed] for seed in sorted(found) if (found[seed] / "config.json").is_file()}
+
+    def position(self, preset: str, seed: int) -> Position | None:
+        """How far a run is; None where it was not begun"""
+        folder = self.folders(preset).get(seed)
+        return kind_of(preset).position(folder) if folder else None
+
+    def finished(self, preset: str, seed: int) -> bool:
+        """Trained, tested, and known where"""
+        folder = self.folders(preset).get(seed)
+        if folder is None or not (folder / MADE).is_file():
+            return False
+        return kind_of(preset).position(folder).finished and kind_of(preset).judged(folder)
+
+    def outcomes(self, preset: str) -> tuple[Outcome, ...]:
+        """One for each seed"""
+        found = tuple(self._outcomes(preset))
+        if not found:
+            raise MissingError(f"{preset} was not run yet.")
+        return found
+
+    def _outcomes(self, preset: str) -> Iterator[Outcome]:
+        for seed, folder in self.folders(preset).items():
+            if self.finished(preset, seed):
+                yield kind_of(preset).outcome(folder, preset)
+
+    def lacking(self, preset: str) -> str | None:
+        """What a run of it needs and is not at hand; nothing, where there is a run already"""
+        if any(self.finished(preset, seed) for seed in self.folders(preset)):
+            return None
+        return kind_of(preset).lacking(kind_of(preset).presets()[preset], self.data)

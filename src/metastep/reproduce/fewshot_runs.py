@@ -1,0 +1,122 @@
+"""Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for every method."""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from metastep.data.catalog import entry_of
+from metastep.data.progress import Progress
+from metastep.fewshot import evaluate as evaluating
+from metastep.fewshot import scores
+from metastep.fewshot import train as training
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.scores import Evaluation
+from metastep.fewshot.use_commands import usable
+from metastep.reproduce.data_notes import data_root, files_note
+from metastep.reproduce.outcomes import Outcome, Position, read_made
+from metastep.runs import Run, RunError
+from metastep.windows import window_lengths
+
+EPISODES = 600
+CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
+
+
+def presets() -> dict[str, TrainConfig]:
+    return PRESETS
+
+
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TrainConfig:
+    config = replace(PRESETS[preset], seed=seed, **changes)
+    return replace(config, outer=replace(config.outer, iterations=iterations)) if iterations else config
+
+
+def read(folder: Path) -> TrainConfig:
+    return Run.open(folder).config(TrainConfig)
+
+
+def same(one: TrainConfig, other: TrainConfig) -> bool:
+    return _essential(one) == _essential(other)
+
+
+def _essential(config: TrainConfig) -> TrainConfig:
+    return replace(
+        config, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1
+    )
+
+
+def lacking(config: TrainConfig, data: Path | None) -> str | None:
+    entry, root = entry_of(config.data.name), data_root(data)
+    return None if entry.embedded or (root and entry.locate(root)) else entry.name
+
+
+def described(config: TrainConfig, data: Path | None) -> str:
+    entry, root = entry_of(config.data.name), data_root(data)
+    classes = (
+        "training and validation classes, none held out" if config.data.split == "trainval" else "training classes"
+    )
+    turns = {"none": "", "per_episode": ", quarter turns by episode", "as_classes": ", quarter turns as classes"}
+    files = files_note(entry.locate(root)) if root else ""
+    return f"{entry.name}, {classes}{turns[config.data.rotations]}{files}"
+
+
+def train(config: TrainConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]) -> None:
+    training.train(config, folder, data, reading=reading)
+
+
+def resume(folder: Path, data: Path | None) -> None:
+    training.resume(folder, data)
+
+
+def position(folder: Path) -> Position:
+    run, config = Run.open(folder), read(folder)
+    done = int(run.load()["trained"]["iterations"]) if run.last.is_file() else 0
+    return Position(done, config.outer.iterations, "iteration")
+
+
+def judged(folder: Path) -> bool:
+    return _found(folder, Learner.load(folder, CHECKPOINT)) is not None
+
+
+def _found(folder: Path, learner: Learner) -> Evaluation | None:
+    """The evaluation of what the run has become, by the episodes that all are judged by"""
+    config, weights = learner.config, digest(learner)
+    episodes, windows = config.test_episodes, window_lengths(config.test_steps, config.window)
+    asked = (episodes.ways, episodes.shots, episodes.queries, episodes.rotations, EPISODES, EVALUATION_SEED)
+    for each in scores.read_evaluations(folder):
+        made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
+        if (made, each.weights, each.split, each.windows) == (asked, weights, "test", windows):
+            return each
+    return None
+
+
+def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"], progress: Progress) -> None:
+    """In full precision, whatever it was trained in"""
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    learner = Learner.load(folder, CHECKPOINT).to(usable(device))
+    scores.save(folder, evaluating.evaluate(learner, Request(episodes=EPISODES), data, CHECKPOINT, progress))
+
+
+def outcome(folder: Path, preset: str) -> Outcome:
+    config, learner = read(folder), Learner.load(folder, CHECKPOINT)
+    evaluation = _found(folder, learner)
+    if evaluation is None:
+        raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `metastep reproduce` again.")
+    return Outcome(
+        preset,
+        config.seed,
+        evaluation.accuracy,
+        config.outer.iterations,
+        PRESETS[preset].outer.iterations,
+        Run.open(folder).load()["trained"]["seconds"],
+        config.precision,
+        read_made(folder),
+        "the best in validation" if config.validation.every else "the last",
+        evaluation,
+    )

@@ -1,0 +1,112 @@
+"""results/claims/<id>.json: one file for each claim, with all that is needed to make it again."""
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metastep.bench.results import commit, processor
+from metastep.errors import MetastepError
+from metastep.reproduce.claims import Claim, Finding
+from metastep.reproduce.outcomes import Outcome
+from metastep.runs.files import explained, read_file, replace_file
+
+FIELDS = (
+    "id", "claim", "paper", "value", "interval", "verdict", "seeds", "iterations", "episodes", "seconds", "device",
+    "versions", "data", "command", "commit", "note",
+)  # fmt: skip
+
+Content = dict[str, Any]
+
+
+def read(folder: Path, id: str) -> Content | None:
+    path = folder / f"{id}.json"
+    if not path.is_file():
+        return None
+    try:
+        content: Content = json.loads(read_file(path))
+        if list(content) != list(FIELDS):
+            raise ValueError("its fields are not those of a claim")
+        return content
+    except (ValueError, TypeError) as error:
+        raise MetastepError(f"{str(path)!r}: is no file of a claim ({error}). Restore it, or remove it.") from error
+
+
+def write(folder: Path, content: Content) -> bool:
+    """Whether it was written: what rests on less than the file that is there leaves it alone"""
+    before = read(folder, content["id"])
+    if before and _weight(before) > _weight(content):
+        return False
+    with explained(folder, "made"):
+        folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    replace_file(folder / f"{content['id']}.json", text.encode())
+    return True
+
+
+def _weight(content: Content) -> tuple[bool, int, int]:
+    """Judged at all, by how many iterations, by how many seeds"""
+    return is_judged(content), content["iterations"] or 0, len(content["seeds"] or ())
+
+
+def is_judged(content: Content | None) -> bool:
+    return content is not None and content["verdict"] != "not run"
+
+
+def content_of(claim: Claim, finding: Finding, stands_in: bool = False) -> Content:
+    rest = _of_runs(claim, finding.outcomes) if finding.outcomes else _of_here(claim, finding.verdict != "not run")
+    notes = [finding.note, *_about_runs(finding.outcomes), *(["STL-10 stands in for Bird."] if stands_in else [])]
+    content = {
+        "id": claim.id,
+        "claim": claim.claim,
+        "paper": claim.paper,
+        "value": finding.value,
+        "interval": finding.interval,
+        "verdict": finding.verdict,
+        **rest,
+        **finding.about,
+        "note": " ".join(filter(None, notes)),
+    }
+    return {name: content[name] for name in FIELDS}
+
+
+def _of_runs(claim: Claim, outcomes: Sequence[Outcome]) -> Content:
+    made, seeds = outcomes[0].made, sorted({outcome.seed for outcome in outcomes})
+    evaluation, fewest = outcomes[0].evaluation, min(outcome.iterations for outcome in outcomes)
+    fewer = f" --iterations {fewest}" if any(outcome.iterations < outcome.full for outcome in outcomes) else ""
+    return {
+        "seeds": seeds,
+        "iterations": fewest,
+        "episodes": evaluation.episodes if evaluation else None,
+        "seconds": [round(outcome.seconds) for outcome in outcomes],
+        "device": ", ".join(dict.fromkeys(outcome.made.device for outcome in outcomes)),
+        "versions": {"python": made.python, "torch": made.torch},
+        "data": " | ".join(dict.fromkeys(outcome.made.data for outcome in outcomes)),
+        "command": f"metastep reproduce --only {claim.id} --seeds {max(seeds) + 1}{fewer} "
+        f"--precision {outcomes[0].precision} --data DATA",
+        "commit": made.commit,
+    }
+
+
+def _about_runs(outcomes: Sequence[Outcome]) -> list[str]:
+    short = sorted({(o.iterations, o.full) for o in outcomes if o.iterations < o.full})
+    fewer = [f"{done:,} of the paper's {full:,} iterations." for done, full in short]
+    precisions = dict.fromkeys(outcome.precision for outcome in outcomes)
+    trained = [f"Trained in {', '.join(precisions)}."] if precisions else []
+    checkpoints = dict.fromkeys(outcome.checkpoint for outcome in outcomes if outcome.checkpoint)
+    return fewer + trained + [f"The checkpoint is {each}." for each in checkpoints]
+
+
+def _of_here(claim: Claim, computed: bool) -> Content:
+    """Where no run is behind it"""
+    return {
+        **dict.fromkeys(("seeds", "iterations", "episodes", "seconds")),
+        "device": processor() if computed else None,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__} if computed else None,
+        "data": None,
+        "command": f"metastep reproduce --only {claim.id}",
+        "commit": commit() if computed else None,
+    }

@@ -1,0 +1,56 @@
+"""The two kinds of runs, few-shot and transfer, behind one set of functions."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError
+from metastep.reproduce import fewshot_runs, transfer_runs
+from metastep.reproduce.outcomes import Outcome, Position
+
+Device = Literal["auto", "cpu", "cuda"]
+Reading = AbstractContextManager[Progress]
+
+
+class Kind(Protocol):
+    def presets(self) -> dict[str, Any]: ...
+
+    def configured(self, preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Any: ...
+
+    def read(self, folder: Path) -> Any:
+        """The configuration of a run"""
+
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two configurations differ in nothing that matters to what is claimed"""
+
+    def lacking(self, config: Any, data: Path | None) -> str | None:
+        """What a run with this configuration needs, and is not at hand"""
+
+    def described(self, config: Any, data: Path | None) -> str:
+        """The data, for the file of a claim"""
+
+    def train(self, config: Any, folder: Path, data: Path | None, reading: Reading) -> None: ...
+
+    def resume(self, folder: Path, data: Path | None) -> None: ...
+
+    def position(self, folder: Path) -> Position: ...
+
+    def judged(self, folder: Path) -> bool:
+        """Whether a run that is finished has been tested too"""
+
+    def test(self, folder: Path, data: Path | None, device: Device, progress: Progress) -> None: ...
+
+    def outcome(self, folder: Path, preset: str) -> Outcome: ...
+
+
+KINDS: tuple[Kind, ...] = (fewshot_runs, transfer_runs)
+
+
+def kind_of(preset: str) -> Kind:
+    for kind in KINDS:
+        if preset in kind.presets():
+            return kind
+    raise MetastepError(
+        f"there is no preset {preset!r}. `metastep presets` and `metastep transfer presets` list all of them."
+    )

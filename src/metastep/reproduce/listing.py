@@ -1,0 +1,74 @@
+"""What is done and what is open, as a table on the terminal."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from metastep.reproduce import files
+from metastep.reproduce.claims import Claim
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.files import Content
+from metastep.reproduce.planning import is_done, presets_of, seeds_of
+from metastep.reproduce.session import absence
+
+COLOURS = {"better": "green", "reproduced": "green", "short": "yellow", "not reproduced": "red"}
+
+
+def listing(claims: Iterable[Claim], evidence: Evidence, out: Path, seeds: int | None) -> Table:
+    table = Table(header_style="bold", border_style="dim")
+    for heading in ("id", "what", "paper", "ours", "verdict", "state"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "id")
+    for claim in claims:
+        content = files.read(out, claim.id)
+        verdict = content["verdict"] if content else ""
+        ours = shown_value(content) if content else ""
+        state = state_of(claim, content, evidence, seeds)
+        table.add_row(claim.id, claim.claim, claim.paper, ours, Text(verdict, COLOURS.get(verdict, "dim")), Text(state))
+    return table
+
+
+def shown_value(content: Content) -> str:
+    """With its interval; of several numbers, each with its name"""
+    value = content["value"]
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_plain(each)}" for name, each in value.items())
+    return _plain(value) + ("" if content["interval"] is None else f" ± {content['interval']}")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(f"{each:,}" for each in value) if isinstance(value, list) else str(value)
+
+
+def state_of(claim: Claim, content: Content | None, evidence: Evidence, seeds: int | None) -> str:
+    if is_done(claim, content, evidence, seeds) or (files.is_judged(content) and not claim.presets):
+        return "done"
+    if not claim.presets:
+        return f"not run because {content['note'].rstrip('.')}" if content else "open"
+    if running := _running(claim, evidence):
+        return running
+    if files.is_judged(content):
+        assert content is not None
+        wanted = seeds or seeds_of(claim.presets[0])
+        return f"done with {len(content['seeds'])} of {wanted} seeds, {content['iterations']:,} iterations"
+    if absent := absence(claim, evidence):
+        return f"needs data: {absent}"
+    return "open"
+
+
+def _running(claim: Claim, evidence: Evidence) -> str:
+    """The first run that was begun and is not finished"""
+    for preset in presets_of(claim, evidence):
+        for seed in evidence.folders(preset):
+            position = evidence.position(preset, seed)
+            if position and not position.finished:
+                return f"running: {preset} at {position.unit} {position.done:,} of {position.total:,}"
+            if not evidence.finished(preset, seed):
+                return f"running: {preset} is trained and not tested"
+    return ""

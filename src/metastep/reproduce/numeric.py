@@ -1,0 +1,139 @@
+"""Claims that are worked out on the spot, in float64, by the library itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from metastep.counting import counting
+from metastep.data.labelled import load_labelled
+from metastep.dynamics import SGD, Adam, Dynamics
+from metastep.estimators import Estimator
+from metastep.methods import maml, multi_step
+from metastep.modules import parameters_of
+from metastep.problems import few_shot
+from metastep.reproduce.claims import Finding, Presets, holds
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.transfer_runs import is_there
+from metastep.tasks import over_tasks
+from metastep.transfer.presets import TARGETS
+from metastep.trees import Tree, norm, subtract
+from metastep.windows import Problem, Task
+
+STEPS, WINDOWS = 8, (2, 4, 8)
+LARGEST_ERROR = 1e-12
+
+SIZES = {  # of training, validation and test, in the order of TARGETS
+    "cifar100": (45_000, 5_000, 10_000),
+    "stl10": (4_500, 500, 8_000),
+    "bird": (4_994, 1_000, 5_794),
+    "indoor": (4_360, 1_000, 1_340),
+    "action": (3_600, 400, 5_532),
+    "dog": (10_800, 1_200, 8_580),
+}
+
+
+def moved(dynamics: Dynamics, steps: int, start: float, gradient: float) -> float:
+    """φ after steps that share one gradient, of one number"""
+    phi, g = (torch.tensor(value, dtype=torch.float64) for value in (start, gradient))
+    return float(dynamics.advance(dynamics.init(phi), g, None, steps).params)
+
+
+def proposition_1(evidence: Evidence, presets: Presets) -> Finding:
+    """Two shared steps as one with other hyper-parameters: two windows determine these, and the third contradicts them.
+
+    φ_t = b_t·g + c_t·φ₁ with constant g; b̃, c̃ belong to the one step (η̃, ω̃, μ̃) with b̃₂ = b₃, c̃₂ = c₃, b̃₃ = b₅.
+    """
+    momentum = SGD(0.1, momentum=0.9, weight_decay=1e-4)
+    b3, b5, b7 = (moved(momentum, steps, 0, 1) for steps in (2, 4, 6))
+    eta = -b3
+    omega = (1 - moved(momentum, 2, 1, 0)) / eta
+    mu = -b5 / eta - 2 + eta * omega
+    b4 = moved(SGD(eta, momentum=mu, weight_decay=omega), 3, 0, 1)
+    as_printed = (round(b4, 2), round(b7, 2)) == (-1.88, -1.78)
+    note = f"η̃ = {eta:.6f}, ω̃ = {omega:.3g} (which is ω itself), μ̃ = {mu:.6f}, above 1."
+    return Finding(holds(as_printed), {"b̃₄": round(b4, 6), "b₇": round(b7, 6)}, note=note)
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A tanh net, whose Hessian changes everywhere, and three tasks"""
+
+    problem: Problem
+    meta: Tree
+    tasks: Task
+
+    @classmethod
+    def drawn(cls, seed: int = 0) -> "Toy":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+            x, y = torch.randn(3, 10, 3, dtype=torch.float64), torch.randn(3, 10, 2, dtype=torch.float64)
+        return cls(few_shot(net, mse_loss, {}), parameters_of(net), Task((x[:, :5], y[:, :5]), (x[:, 5:], y[:, 5:])))
+
+    def gradient(self, estimator: Estimator) -> Tree:
+        return over_tasks(estimator)(self.meta, self.tasks).grad
+
+
+def naive_sgd(evidence: Evidence, presets: Presets) -> Finding:
+    """Without momentum and decay, n shared steps at η are one step at nη: meta-gradients are the same"""
+    toy, rate = Toy.drawn(), 0.05
+    errors = [
+        _relative_error(
+            toy.gradient(multi_step(toy.problem, SGD(rate), STEPS, n)),
+            toy.gradient(maml(toy.problem, SGD(n * rate), STEPS // n)),
+        )
+        for n in WINDOWS
+    ]
+    with_momentum = _relative_error(
+        toy.gradient(multi_step(toy.problem, SGD(rate, momentum=0.9), STEPS, 2)),
+        toy.gradient(maml(toy.problem, SGD(2 * rate, momentum=0.9), STEPS // 2)),
+    )
+    note = f"Largest relative difference of meta-gradients, n = {', '.join(map(str, WINDOWS))} of {STEPS} steps; "
+    note += f"with momentum 0.9 they differ by {with_momentum:.2f}."
+    return Finding(holds(max(errors) < LARGEST_ERROR < with_momentum), float(f"{max(errors):.2g}"), note=note)
+
+
+@torch.no_grad()
+def _relative_error(a: Tree, b: Tree) -> float:
+    return float(norm(subtract(a, b)) / norm(b))
+
+
+def products(evidence: Evidence, presets: Presets) -> Finding:
+    """Kn second-order products without, K with estimation: counted in calls for the meta-gradient"""
+    toy = Toy.drawn()
+    counted = {
+        n: [_products(toy, dynamics, n) for dynamics in (SGD(0.05, momentum=0.9), Adam(0.01))] for n in (1, 2, 4, 8)
+    }
+    as_claimed = all(set(found) == {STEPS // n} for n, found in counted.items())
+    value = {f"n = {n}": found[0] for n, found in counted.items()}
+    return Finding(holds(as_claimed), value, note=f"Of {STEPS} inner steps, by SGD with momentum and by Adam alike.")
+
+
+def _products(toy: Toy, dynamics: Dynamics, n: int) -> int:
+    with counting() as counts:
+        toy.gradient(multi_step(toy.problem, dynamics, STEPS, n))
+    return counts.products
+
+
+def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
+    """Pictures of each part, counted in what the loaders return, for the data sets that are at hand"""
+    counted = dict(_counted(evidence))
+    absent = [name for name in TARGETS if name not in counted]
+    wrong = [name for name, sizes in counted.items() if sizes != SIZES[name]]
+    left = f" Not at hand: {', '.join(absent)}." if absent else ""
+    if not counted:
+        return Finding("not run", note=left.strip())
+    note = f"Other than in the paper: {', '.join(wrong)}." if wrong else f"{len(counted)} of {len(TARGETS)} counted."
+    about = {"data": ", ".join(counted), "command": "metastep reproduce --only X21 --data DATA"}
+    value = {name: list(sizes) for name, sizes in counted.items()}
+    return Finding(holds(not wrong), value, note=note + left, about=about)
+
+
+def _counted(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for target, (name, config) in TARGETS.items():
+        if is_there(name, evidence.data):
+            splits = load_labelled(name, evidence.data, config.data.size)
+            yield target, tuple(len(part.labels) for part in (splits.train, splits.val, splits.test))

@@ -1,0 +1,77 @@
+"""What a finished run found, as far as a claim needs it; and where it was made, in a file beside the run."""
+
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from metastep.bench.results import commit, device_name
+from metastep.fewshot.scores import Evaluation
+from metastep.runs import from_plain, to_plain
+from metastep.runs.errors import RunError, problem
+from metastep.runs.files import read_file, replace_file
+
+MADE = "made.json"
+
+
+class Position(NamedTuple):
+    """How far a run is"""
+
+    done: int
+    total: int
+    unit: str
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.total
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where and by what a run was finished"""
+
+    device: str
+    python: str
+    torch: str
+    commit: str
+    data: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    preset: str
+    seed: int
+    accuracy: float
+    """On test, in percent"""
+    iterations: int
+    full: int
+    """Iterations of the preset"""
+    seconds: float
+    """Of training"""
+    precision: str
+    made: Made
+    checkpoint: str = ""
+    """Of a few-shot run, which one was tested"""
+    evaluation: Evaluation | None = None
+    """Of a few-shot learner, with the accuracy of each episode"""
+
+
+def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:
+    on_gpu = torch.cuda.is_available() and device != "cpu"
+    name = device_name(torch.device("cuda" if on_gpu else "cpu"))
+    return Made(name, platform.python_version(), torch.__version__, commit(), data)
+
+
+def write_made(folder: Path, made: Made) -> None:
+    replace_file(folder / MADE, (json.dumps(to_plain(made), indent=1) + "\n").encode())
+
+
+def read_made(folder: Path) -> Made:
+    path = folder / MADE
+    try:
+        return from_plain(Made, json.loads(read_file(path)))
+    except ValueError as error:
+        raise problem(RunError, path, f"does not say where the run was made ({error})", "Remove it") from error

@@ -1,0 +1,163 @@
+"""Go through claims: judge what can be judged, train what is missing, judge again; stop cleanly when time is up."""
+
+import gc
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from metastep.data.commands import progress_bar
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.reproduce import files
+from metastep.reproduce.claims import Claim, Finding
+from metastep.reproduce.evidence import Evidence, MissingError
+from metastep.reproduce.kinds import Device, kind_of
+from metastep.reproduce.outcomes import MADE, made_here, write_made
+from metastep.reproduce.planning import Job, presets_of
+from metastep.runs import LockError, Stop, stop_on_signals
+
+AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
+RESERVE, SHARE = 20.0, 0.1  # seconds kept for saving, and the largest part of a budget that they may be
+
+
+class StoppedError(Exception):
+    """Asked to stop in the middle of a test, which is done again next time."""
+
+
+@dataclass(frozen=True)
+class Session:
+    evidence: Evidence
+    out: Path
+    changes: dict[str, Any]
+    """Fields of every configuration: device, precision"""
+    say: Callable[[str], None]
+
+    @property
+    def device(self) -> Device:
+        device: Device = self.changes.get("device", "auto")
+        return device
+
+    def settle(self, claim: Claim) -> None:
+        """Judge it and write its file, as far as there is something to judge by"""
+        presets, began = presets_of(claim, self.evidence), time.perf_counter()
+        try:
+            finding = claim.judge(self.evidence, presets)
+        except MissingError:
+            if absent := absence(claim, self.evidence):
+                self.write(claim, Finding("not run", note=f"{absent} is not at hand."))
+            return
+        if claim.computed:
+            seconds = round(time.perf_counter() - began, 2)
+            finding = replace(finding, about={"seconds": [seconds], **finding.about})
+        self.write(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+
+    def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
+        content = files.content_of(claim, finding, stands_in)
+        if files.write(self.out, content):
+            shown = f"{content['value']} against {claim.paper}, " if files.is_judged(content) else ""
+            self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
+
+    def run(self, claims: Sequence[Claim], jobs: Iterable[Job], budget: float | None) -> bool:
+        """Whether nothing is left to do"""
+        failed, needs = [], [(claim, presets_of(claim, self.evidence)) for claim in claims]
+        with stop_on_signals() as stop, within(budget):
+            for claim in claims:
+                self.settle(claim)
+            for job in jobs:
+                served = [claim for claim, presets in needs if job.preset in presets]
+                try:
+                    if stop.requested or not self.advance(job, stop):
+                        return False
+                    for claim in served:
+                        self.settle(claim)
+                except (NonFiniteError, LockError) as error:  # the others can go on
+                    failed.append(f"{job.preset}, seed {job.seed}: {error}")
+                    self.say(failed[-1])
+                    for claim in served if isinstance(error, NonFiniteError) else ():
+                        self.write(claim, Finding("not run", note=failed[-1]))
+                release()
+        if failed:
+            raise MetastepError(f"{len(failed)} of the runs could not go on. {failed[0]}")
+        return True
+
+    def advance(self, job: Job, stop: Stop) -> bool:
+        """Train and test; False where it was stopped on the way"""
+        kind, folder = kind_of(job.preset), self.evidence.folder(job.preset, job.seed)
+        config = kind.configured(job.preset, job.seed, self.evidence.iterations, self.changes)
+        data = self.evidence.data
+        self.say(f"{folder}")
+        if not (folder / "config.json").is_file():
+            kind.train(config, folder, data, progress_bar(f"reading {config.data.name}"))
+        else:
+            if not kind.same(config, kind.read(folder)):
+                raise MetastepError(f"{str(folder)!r}: is no run of {job.preset}. Choose another --runs, or move it.")
+            if not kind.position(folder).finished:
+                kind.resume(folder, data)
+        position = kind.position(folder)
+        if not position.finished:
+            self.say(f"stopped at {position.unit} {position.done:,} of {position.total:,}; the same command goes on")
+            return False
+        if not (folder / MADE).is_file():
+            write_made(folder, made_here(kind.described(config, data), self.device))
+        return kind.judged(folder) or self._test(job, folder, stop)
+
+    def _test(self, job: Job, folder: Path, stop: Stop) -> bool:
+        with progress_bar("testing") as shown:
+            try:
+                kind_of(job.preset).test(folder, self.evidence.data, self.device, _interruptible(shown, stop))
+            except StoppedError:
+                self.say("stopped while testing; the same command goes on")
+                return False
+        return True
+
+
+def release() -> None:
+    """What a run had on the device, for the next one"""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def absence(claim: Claim, evidence: Evidence) -> str | None:
+    """What a claim needs that is not at hand"""
+    lacking = [evidence.lacking(preset) for preset in presets_of(claim, evidence)]
+    size = claim.group or max(len(lacking), 1)
+    groups = [lacking[first : first + size] for first in range(0, len(lacking), size)]
+    absent = [next((each for each in group if each), None) for group in groups]
+    return None if None in absent or not absent else absent[0]
+
+
+def _interruptible(progress: Progress, stop: Stop) -> Progress:
+    def shown(done: int, total: int) -> None:
+        progress(done, total)
+        if stop.requested and done < total:
+            raise StoppedError
+
+    return shown
+
+
+@contextmanager
+def within(budget: float | None) -> Iterator[None]:
+    """Shortly before the time is over, and from then on, ask ourselves to stop as a scheduler would"""
+    if budget is None:
+        yield
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.signal(signal.SIGALRM, ask)
+    signal.setitimer(signal.ITIMER_REAL, max(budget - min(RESERVE, SHARE * budget), 1e-3), AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

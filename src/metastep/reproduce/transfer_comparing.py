@@ -1,0 +1,86 @@
+"""Claims that compare ways of transfer, by means over seeds. Presets are in the order of the register."""
+
+import statistics
+
+from metastep.reproduce.cells import LEAST
+from metastep.reproduce.claims import Finding, Presets, holds
+from metastep.reproduce.comparing import found
+from metastep.reproduce.differences import over_seeds
+from metastep.reproduce.evidence import Evidence, MissingError
+from metastep.reproduce.transfer_runs import gradient_differences
+from metastep.runs import Run
+
+EARLY, SETTLED = 0.1, 0.5  # of training: the first tenth; the second half
+
+
+def surrogate_fails(evidence: Evidence, presets: Presets) -> Finding:
+    """(scratch, multistep, first-order): below Multi-step, and nearer to scratch than to it"""
+    scratch, multistep, surrogate = presets
+    lost, left = over_seeds(evidence, multistep, surrogate), over_seeds(evidence, surrogate, scratch)
+    return found(lost.is_above_zero and left.mean < lost.mean, lost, [lost, left])
+
+
+def steps_are_needed(evidence: Evidence, presets: Presets) -> Finding:
+    """(T = 2, T = 0)"""
+    gain = over_seeds(evidence, *presets)
+    return found(gain.is_above_zero, gain, [gain])
+
+
+def two_steps_are_best(evidence: Evidence, presets: Presets) -> Finding:
+    """(T = 1, T = 2, T = 3): the second step gains, the third gains less; time grows by as much with each"""
+    one, two, three = presets
+    second, third = over_seeds(evidence, two, one), over_seeds(evidence, three, two)
+    times = [statistics.fmean(o.seconds for o in evidence.outcomes(preset)) for preset in presets]
+    growth = (times[2] - times[1]) / (times[1] - times[0])
+    note = f"Seconds of training: {', '.join(f'{t:.0f}' for t in times)}; the third step adds {growth:.2f} times "
+    note += "what the second does."
+    return found(
+        second.is_above_zero and third.mean < second.mean and 0.5 <= growth <= 2, second, [second, third], note=note
+    )
+
+
+def estimates_match(evidence: Evidence, presets: Presets) -> Finding:
+    """(2-step estimate, T = 2, 3-step estimate, T = 3): no estimate is more than a point below its exact counterpart"""
+    pairs = [over_seeds(evidence, *presets[:2]), over_seeds(evidence, *presets[2:])]
+    least = min(pairs, key=lambda gain: gain.mean)
+    return found(all(gain.mean >= -LEAST for gain in pairs), least, pairs)
+
+
+def a_larger_rate_is_no_substitute(evidence: Evidence, presets: Presets) -> Finding:
+    """(2-step estimate, one step at twice the rate)"""
+    gain = over_seeds(evidence, *presets)
+    return found(gain.is_above_zero, gain, [gain])
+
+
+def works_with_adam(evidence: Evidence, presets: Presets) -> Finding:
+    """(scratch, Multi-step) of each data set in turn; those that were run are judged"""
+    gains = []
+    for scratch, multistep in zip(presets[::2], presets[1::2], strict=True):
+        try:
+            gains.append(over_seeds(evidence, multistep, scratch))
+        except MissingError:
+            continue
+    if not gains:
+        raise MissingError("Multi-step with Adam and scratch were not run on any data set yet.")
+    least = min(gains, key=lambda gain: gain.mean)
+    note = f"{len(gains)} of {len(presets) // 2} data sets."
+    return found(all(gain.is_above_zero for gain in gains), least, gains, note=note)
+
+
+def gradients_settle(evidence: Evidence, presets: Presets) -> Finding:
+    """The change of the transfer gradient in a virtual step: falls in the first tenth of training, and stays small"""
+    (preset,) = presets
+    outcomes = evidence.outcomes(preset)
+    looks = gradient_differences(Run(evidence.folders(preset)[outcomes[0].seed]).metrics_path)
+    if not looks:
+        raise MissingError(f"{preset} did not look at its gradients: run it with `metastep reproduce`.")
+    last = max(epoch for epoch, _ in looks)
+    first = looks[0][1]
+    early = statistics.fmean(d for epoch, d in looks if epoch <= EARLY * last)
+    settled = statistics.fmean(d for epoch, d in looks if epoch > SETTLED * last)
+    after = statistics.fmean(d for epoch, d in looks if EARLY * last < epoch <= 2 * EARLY * last)
+    note = (
+        f"‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖ of the transfer loss: {first:.3f} in the first iteration, mean {early:.3f} in "
+        f"the first tenth of training, {after:.3f} in the second, {settled:.3f} in its last half."
+    )
+    return Finding(holds(settled < 0.1 * first and after < 0.5 * first), round(settled, 4), None, note, outcomes)

@@ -1,0 +1,120 @@
+"""Transfer runs of a preset. They test themselves after every epoch; what counts is test at the first best validation.
+
+Every LOOK_EVERY iterations they also look at how the transfer gradient changes in a virtual step.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from metastep.data.labelled import labelled_entry
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError
+from metastep.reproduce.data_notes import data_root, files_note
+from metastep.reproduce.outcomes import Outcome, Position, read_made
+from metastep.runs import Run, read_metrics
+from metastep.transfer import train as training
+from metastep.transfer.config import MethodConfig, TransferConfig
+from metastep.transfer.presets import PRESETS
+from metastep.transfer.source import find_weights
+
+LOOK_EVERY = 50
+EMBEDDED = ("digits", "glyphs")
+
+
+def presets() -> dict[str, TransferConfig]:
+    return PRESETS
+
+
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TransferConfig:
+    del iterations  # of few-shot runs; a transfer run is a number of epochs, and its schedule ends with them
+    config = PRESETS[preset]
+    return replace(config, seed=seed, gradient_difference=LOOK_EVERY if config.learns_weights else 0, **changes)
+
+
+def read(folder: Path) -> TransferConfig:
+    return Run.open(folder).config(TransferConfig)
+
+
+def same(one: TransferConfig, other: TransferConfig) -> bool:
+    return _essential(one) == _essential(other)
+
+
+def _essential(config: TransferConfig) -> TransferConfig:
+    source = replace(config.source, weights=config.source.weights and Path(config.source.weights).name)
+    defaults = TransferConfig(method=MethodConfig("scratch"))
+    names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision")
+    if config.method.name == "scratch":
+        source = defaults.source
+    return replace(config, source=source, **{name: getattr(defaults, name) for name in names})
+
+
+def lacking(config: TransferConfig, data: Path | None) -> str | None:
+    if not is_there(config.data.name, data):
+        return config.data.name
+    if training.needs_source(config) and config.source.weights:
+        try:
+            find_weights(config.source.weights, data)
+        except MetastepError:
+            return config.source.weights
+    return None
+
+
+def is_there(name: str, data: Path | None) -> bool:
+    """Whether a labelled data set is at hand"""
+    entry, root = labelled_entry(name), data_root(data)
+    return entry.name in EMBEDDED or bool(root and entry.locate(root))
+
+
+def described(config: TransferConfig, data: Path | None) -> str:
+    entry, root = labelled_entry(config.data.name), data_root(data)
+    source = ""
+    if training.needs_source(config):
+        source = f"; source {config.source.net}, {config.source.weights or f'trained on {config.source.dataset}'}"
+    files = files_note(entry.locate(root)) if root else ""
+    return f"{entry.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
+
+
+def train(config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]) -> None:
+    training.train(config, folder, data, reading)
+
+
+def resume(folder: Path, data: Path | None) -> None:
+    training.resume(folder, data)
+
+
+def position(folder: Path) -> Position:
+    run, config = Run.open(folder), read(folder)
+    done = int(run.load()["trained"]["epoch"]) if run.last.is_file() else 0
+    return Position(done, config.epochs, "epoch")
+
+
+def judged(folder: Path) -> bool:
+    del folder  # every epoch was
+    return True
+
+
+def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"], progress: Progress) -> None:
+    raise NotImplementedError(f"{folder}: a transfer run tests itself")
+
+
+def outcome(folder: Path, preset: str) -> Outcome:
+    run, config = Run.open(folder), read(folder)
+    trained, iterations = run.load()["trained"], int(read_metrics(run.metrics_path)[-1]["step"])
+    return Outcome(
+        preset,
+        config.seed,
+        100 * trained["test"],
+        iterations,
+        iterations,
+        trained["seconds"],
+        config.precision,
+        read_made(folder),
+    )
+
+
+def gradient_differences(metrics: Path) -> list[tuple[float, float]]:
+    """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖), as far as the run looked"""
+    rows = read_metrics(metrics)
+    return [(row["epoch"], row["gradient_difference"]) for row in rows if row["kind"] == "gradient_difference"]

@@ -1,0 +1,53 @@
+"""docs/results.md is in step with results/claims; figures are drawn from what was measured."""
+
+import json
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.tables import filled
+from metastep.reproduce import files, page
+from metastep.reproduce.figures import draw_costs, draw_gradient_differences
+from metastep.reproduce.register import REGISTER
+from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_rows
+
+CLAIMS = results.ROOT / "results" / "claims"
+
+
+def test_the_page_is_in_step_with_the_files() -> None:
+    text = (results.ROOT / "docs" / "results.md").read_text()
+    assert filled(text) == text, "run python -m benchmarks.tables"
+    assert all(f"| {id} |" in text for id in REGISTER)
+
+
+def test_every_file_is_of_a_claim_and_says_what_the_register_says() -> None:
+    for path in CLAIMS.glob("*.json"):
+        claim, content = REGISTER[path.stem], files.read(CLAIMS, path.stem)
+        assert content is not None
+        assert (content["id"], content["claim"], content["paper"]) == (claim.id, claim.claim, claim.paper)
+
+
+def test_a_claim_without_a_file_is_open(tmp_path: Path) -> None:
+    rows = list(page.rows("T4", tmp_path))
+    assert len(rows) == 2 + 36
+    assert "| T4.1 | MAML, as cited, omniglot-5w1s: accuracy, % | 98.7±0.4 |  | open |" in rows[2]
+    assert list(page.summary(tmp_path))[2].endswith("| 2 |")
+
+
+def test_costs_are_drawn_in_the_papers_form(tmp_path: Path) -> None:
+    content = {"command": "c", "commit": "a", "device": "a card", "versions": {}, "rows": bench_rows(MEMORY, TIMES)}
+    (tmp_path / "h200-bench.json").write_text(json.dumps(content))
+    assert draw_costs(tmp_path / "h200-bench.json", tmp_path / "costs.svg") == ["omniglot-5w1s"]
+    picture = (tmp_path / "costs.svg").read_text()
+    assert "<svg" in picture
+    (tmp_path / "cpu-bench.json").write_text(json.dumps(content | {"rows": []}))
+    assert draw_costs(tmp_path / "cpu-bench.json", tmp_path / "none.svg") == []
+    assert not (tmp_path / "none.svg").exists()
+
+
+def test_how_gradients_change_is_drawn_where_a_run_looked(tmp_path: Path) -> None:
+    rows = [{"step": k, "kind": "gradient_difference", "epoch": k / 2, "gradient_difference": 1 / k} for k in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert draw_gradient_differences(tmp_path / "metrics.jsonl", tmp_path / "looks.svg")
+    assert "<svg" in (tmp_path / "looks.svg").read_text()
+    (tmp_path / "none.jsonl").write_text(json.dumps({"step": 1, "kind": "train"}) + "\n")
+    assert not draw_gradient_differences(tmp_path / "none.jsonl", tmp_path / "none.svg")

@@ -1,0 +1,100 @@
+"""The register: all claims are there, with the paper's numbers and with presets that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from metastep.data.catalog import data_directory
+from metastep.fewshot.presets import PRESETS as FEW_SHOT
+from metastep.reproduce.claims import Finding
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.kinds import kind_of
+from metastep.reproduce.numeric import SIZES
+from metastep.reproduce.planning import jobs_for, presets_of, price
+from metastep.reproduce.register import REGISTER, TABLES
+from metastep.transfer.presets import PRESETS as TRANSFER
+from metastep.transfer.presets import TARGETS
+
+PROTOCOL = (data_directory() or Path("nowhere")).parent / "protocol.md"  # the list that the register was made from
+CELLS = {"T1": 2, "T2": 18, "T3": 18, "T4": 36, "T5": 18}
+IDS = [f"{table}.{n}" for table, count in CELLS.items() for n in range(1, count + 1)] + [f"X{n}" for n in range(1, 22)]
+
+
+def test_every_claim_is_there_in_order() -> None:
+    assert list(REGISTER) == IDS
+    assert {claim.table for claim in REGISTER.values()} == TABLES.keys()
+    assert all(id == claim.id and claim.claim and claim.paper for id, claim in REGISTER.items())
+
+
+@pytest.mark.skipif(not PROTOCOL.exists(), reason="there is no protocol.md beside the folder that METASTEP_DATA names")
+def test_the_numbers_are_those_of_the_list() -> None:
+    listed = re.findall(r"^\| ([TX][\d.]+) \|(?:[^|]*\|){3} ([^|]*) \|", PROTOCOL.read_text(), flags=re.M)
+    assert [id for id, _ in listed] == IDS
+    printed = {id: number for id, number in listed if id.startswith(("T2", "T3", "T4", "T5"))}
+    assert printed.pop("T5.8").startswith(REGISTER["T5.8"].paper)
+    assert {id: REGISTER[id].paper for id in printed} == printed
+
+
+@pytest.mark.parametrize(
+    ("id", "preset", "paper"),
+    [
+        ("T2.8", "stl10-sgd-baseline", "78.31±0.21"),
+        ("T3.2", "stl10-sgd-scratch", "65.18±0.91"),
+        ("T3.9", "bird-adam-baseline", "66.26±0.51"),
+        ("T3.18", "dog-adam-multistep", "77.65±0.11"),
+        ("T4.9", "omniglot-5w1s-reptile", "97.68±0.04"),
+        ("T4.31", "omniglot-20w1s-multistep4", "95.75±0.77"),
+        ("T5.12", "miniimagenet-5w5s-fomaml", "61.57±0.68"),
+    ],
+)
+def test_a_cell_has_its_preset_and_number(id: str, preset: str, paper: str) -> None:
+    assert (REGISTER[id].presets, REGISTER[id].paper) == ((preset,), paper)
+
+
+@pytest.mark.parametrize("claim", [claim for claim in REGISTER.values() if claim.presets], ids=lambda claim: claim.id)
+def test_what_it_needs_exists(claim: object) -> None:
+    for preset in (*claim.presets, *claim.stand_in):  # type: ignore[attr-defined]
+        assert preset in (FEW_SHOT | TRANSFER)
+        kind_of(preset).configured(preset, 1, None, {"device": "cpu"})
+
+
+def test_what_is_only_quoted_says_so() -> None:
+    quoted = [f"T4.{n}" for n in range(1, 9)] + ["T5.1", "T5.2", "T5.3", "T5.4", "T5.7", "T5.8"]
+    for id in quoted:
+        finding = REGISTER[id].judge(Evidence(Path("a"), Path("b")), ())
+        assert isinstance(finding, Finding)
+        assert finding.verdict == "not run"
+        assert finding.note.startswith("literature number")
+
+
+def test_sizes_add_up_to_the_totals_that_the_paper_prints() -> None:
+    assert list(SIZES) == list(TARGETS)
+    assert [sum(sizes) for sizes in SIZES.values()] == [60_000, 13_000, 11_788, 6_700, 9_532, 20_580]
+
+
+def test_small_tasks_come_first_and_cheap_methods_before_dear_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Evidence, "lacking", lambda self, preset: None)
+    jobs = jobs_for(REGISTER.values(), Evidence(tmp_path, tmp_path), 2)
+    names = [job.preset for job in jobs if job.seed == 0]
+    assert [job.seed for job in jobs] == [0] * len(names) + [1] * len(names)
+    assert len(set(names)) == len(names)
+    places = [
+        names.index(name)
+        for name in ("omniglot-5w1s-multistep8", "omniglot-5w1s-multistep4", "omniglot-5w1s-maml",
+                     "omniglot-5w5s-multistep8", "omniglot-20w1s-multistep8", "omniglot-20w5s-maml",
+                     "miniimagenet-5w1s-maml", "stl10-sgd-scratch", "stl10-sgd-multistep", "stl10-sgd-baseline",
+                     "cifar100-sgd-baseline", "dog-sgd-scratch")
+    ]  # fmt: skip
+    assert places == sorted(places)
+    assert price("omniglot-20w1s-fomaml") < price("omniglot-20w1s-maml")
+
+
+def test_stl10_stands_in_where_bird_is_not_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence, claim = Evidence(tmp_path, tmp_path), REGISTER["X13"]
+    for absent, chosen in ((("bird",), claim.stand_in), (("bird", "stl10"), claim.presets), ((), claim.presets)):
+        lacking = lambda self, preset, absent=absent: "it" if preset.startswith(absent or "?") else None  # noqa: E731
+        monkeypatch.setattr(Evidence, "lacking", lacking)
+        assert presets_of(claim, evidence) == chosen

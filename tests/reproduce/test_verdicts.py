@@ -1,0 +1,260 @@
+"""How numbers become verdicts: cells, paired differences, means over seeds, costs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metastep.errors import MetastepError
+from metastep.reproduce import costs
+from metastep.reproduce.cells import Printed, few_shot_verdict, transfer_verdict
+from metastep.reproduce.claims import Finding
+from metastep.reproduce.differences import Difference, over_seeds, paired
+from metastep.reproduce.evidence import Evidence, MissingError
+from metastep.reproduce.register import REGISTER
+from metastep.reproduce.transfer_comparing import gradients_settle
+from tests.reproduce.helpers import few_shot, known, transfer
+
+M1, M4 = "omniglot-5w1s-maml", "omniglot-5w1s-multistep4"
+
+
+def judged(id: str, evidence: Evidence, stands_in: bool = False) -> Finding:
+    claim = REGISTER[id]
+    return claim.judge(evidence, claim.stand_in if stands_in else claim.presets)
+
+
+@pytest.mark.parametrize(
+    ("value", "interval", "verdict"),
+    [(99.3, 0.1, "better"), (99.3, 0.3, "reproduced"), (98.61, 0.1, "reproduced"), (98.59, 0.1, "short"),
+     (98.0, 2.0, "short")],
+)  # fmt: skip
+def test_a_few_shot_cell(value: float, interval: float, verdict: str) -> None:
+    assert few_shot_verdict(value, interval, 99.1, 0.5) == verdict
+
+
+def test_mini_imagenet_may_be_a_point_below() -> None:
+    low = [47.6, 47.6]  # the paper has 48.49
+    assert judged("T5.9", known(few_shot("miniimagenet-5w1s-maml", low))).verdict == "reproduced"
+    assert judged("T5.9", known(few_shot("miniimagenet-5w1s-maml", [47.4, 47.4]))).verdict == "short"
+    assert judged("T4.17", known(few_shot(M1, [98.5, 98.5]))).verdict == "short"  # 99.10
+
+
+def test_seeds_of_a_few_shot_cell_are_averaged_by_episode() -> None:
+    found = judged("T4.17", known(few_shot(M1, [98.0, 100.0]), few_shot(M1, [100.0, 98.0], seed=1)))
+    assert (found.value, found.interval) == (99.0, 0.0)
+    assert len(found.outcomes) == 2
+
+
+def test_a_mean_of_seeds_may_differ_by_the_papers_own_deviation() -> None:
+    printed = Printed(61.93, 3.32)
+    verdicts = [transfer_verdict(value, printed) for value in (58.5, 58.7, 65.2, 65.3)]
+    assert verdicts == ["short", "reproduced", "reproduced", "better"]
+    assert transfer_verdict(66.1, Printed(65.18, 0.91)) == "reproduced"
+    found = judged("T2.8", known(transfer("stl10-sgd-baseline", 78.0), transfer("stl10-sgd-baseline", 79.0, 1)))
+    assert (found.value, found.interval, found.verdict) == (78.5, 0.71, "reproduced")
+
+
+def test_paired_differences_have_the_interval_of_the_differences() -> None:
+    evidence = known(few_shot(M1, [90.0, 50.0, 70.0]), few_shot(M4, [89.0, 49.0, 69.0]))
+    difference = paired(evidence, M1, M4)
+    assert (difference.mean, difference.interval) == (pytest.approx(1.0), pytest.approx(0.0))
+    other = known(few_shot(M1, [90.0, 50.0]), few_shot(M4, [89.0, 49.0], queries=1))
+    with pytest.raises(MetastepError, match="different episodes"):
+        paired(other, M1, M4)
+
+
+def test_differences_of_means_over_seeds() -> None:
+    a, b = "stl10-adam-baseline", "stl10-adam-t0"
+    evidence = known(
+        *(transfer(a, x, i) for i, x in enumerate((80, 82))), *(transfer(b, x, i) for i, x in enumerate((70, 74)))
+    )
+    found = over_seeds(evidence, a, b)
+    assert found.mean == 9
+    assert found.interval == pytest.approx(1.96 * (2 / 2 + 8 / 2) ** 0.5)
+    assert over_seeds(known(transfer(a, 80), transfer(b, 70)), a, b).interval == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "interval", "about"),
+    [(2.6, 0.5, True), (1.0, 0.5, True), (0.7, 0.5, False), (0.4, 0.5, False), (-2.6, 0.5, False), (5.5, 0.5, True),
+     (6.0, 0.5, False)],
+)  # fmt: skip
+def test_about_the_size(mean: float, interval: float, about: bool) -> None:
+    assert Difference("a", "b", mean, interval, ()).about(2.59) is about
+
+
+def flat(preset: str, accuracy: float) -> Any:
+    return few_shot(preset, [accuracy] * 4)
+
+
+def test_x3_allows_a_drop_of_a_tenth() -> None:
+    assert judged("X3", known(flat(M1, 99.1), flat(M4, 99.0))).verdict == "reproduced"
+    found = judged("X3", known(flat(M1, 99.1), flat(M4, 98.9)))
+    assert (found.verdict, found.value, found.interval) == ("not reproduced", 0.2, 0.0)
+    assert f"{M1} − {M4} = +0.20 ± 0.00" in found.note
+
+
+def omniglot(drops: dict[str, float]) -> Evidence:
+    settings = ("5w1s", "5w5s", "20w1s", "20w5s")
+    rows = [flat(f"omniglot-{s}-{m}", 97 - drops.get(f"{s}-{m}", 0.0)) for s in settings
+            for m in ("maml", "multistep2", "multistep4", "multistep8")]  # fmt: skip
+    return known(*rows)
+
+
+def test_x6_has_two_bounds() -> None:
+    assert judged("X6", omniglot({"20w1s-multistep8": 1.5, "5w1s-multistep8": 0.39})).verdict == "reproduced"
+    assert judged("X6", omniglot({"20w1s-multistep8": 1.6})).verdict == "not reproduced"
+    found = judged("X6", omniglot({"20w1s-multistep4": 0.5, "20w1s-multistep8": 1.5}))
+    assert (found.verdict, found.value) == ("not reproduced", 0.5)
+    assert len(found.outcomes) == 16
+    with pytest.raises(MissingError):
+        judged("X6", known(flat(M1, 99)))
+
+
+def test_x7_a_strong_first_order_baseline_refutes_it() -> None:
+    names = [f"omniglot-20w1s-{m}" for m in ("fomaml", "multistep2", "multistep4")]
+    assert judged("X7", known(*map(flat, names, (90.0, 95.6, 95.7)))).verdict == "reproduced"
+    assert judged("X7", known(*map(flat, names, (93.0, 95.6, 95.7)))).verdict == "not reproduced"
+
+
+def test_x9_and_x20() -> None:
+    mini = [f"miniimagenet-{s}-{m}" for s in ("5w1s", "5w5s") for m in ("maml", "multistep2", "multistep4")]
+    assert judged("X9", known(*map(flat, mini, (48, 48.1, 48.2, 63, 63.1, 63)))).verdict == "reproduced"
+    assert judged("X9", known(*map(flat, mini, (48, 47.9, 48.2, 63, 63.1, 63)))).verdict == "not reproduced"
+    inner = [f"omniglot-20w1s-{m}" for m in ("maml", "maml_sgd", "maml_finn")]
+    assert judged("X20", known(*map(flat, inner, (95, 90, 96)))).verdict == "reproduced"
+    assert judged("X20", known(*map(flat, inner, (95, 95, 96)))).verdict == "not reproduced"
+
+
+def test_transfer_comparisons() -> None:
+    def on(optimizer: str, **accuracies: float) -> Evidence:
+        names = {name.replace("_", "-"): value for name, value in accuracies.items()}
+        return known(*(transfer(f"stl10-{optimizer}-{name}", value) for name, value in names.items()))
+
+    assert judged("X5", on("sgd", scratch=67, multistep=77, first_order=68), True).verdict == "reproduced"
+    assert judged("X5", on("sgd", scratch=67, multistep=77, first_order=74), True).verdict == "not reproduced"
+    assert judged("X10", on("adam", baseline=80, t0=70), True).verdict == "reproduced"
+    assert (
+        judged("X13", known(transfer("stl10-adam-multistep", 79), transfer("stl10-adam-1step-2lr", 80)), True).verdict
+        == "not reproduced"
+    )
+    estimates = ("multistep", "baseline", "3step-estimate", "t3")
+    for last, verdict in ((79.5, "reproduced"), (81.5, "not reproduced")):
+        rows = [transfer(f"stl10-adam-{n}", x) for n, x in zip(estimates, (79, 79.9, 79, last), strict=True)]
+        assert judged("X12", known(*rows), True).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "seconds", "verdict"),
+    [((78, 80, 80.5), (300, 400, 500), "reproduced"), ((78, 80, 83), (300, 400, 500), "not reproduced"),
+     ((78, 80, 80.5), (300, 400, 700), "not reproduced"), ((80, 79, 78), (300, 400, 500), "not reproduced")],
+)  # fmt: skip
+def test_x11_needs_accuracy_and_time(accuracies: Any, seconds: Any, verdict: str) -> None:
+    names = ("t1", "baseline", "t3")
+    rows = [transfer(f"stl10-adam-{n}", a, 0, s) for n, a, s in zip(names, accuracies, seconds, strict=True)]
+    assert judged("X11", known(*rows), True).verdict == verdict
+
+
+def test_x19_judges_the_data_sets_that_were_run() -> None:
+    found = judged("X19", known(transfer("stl10-sgd-scratch", 67), transfer("stl10-adam-multistep", 79)))
+    assert (found.verdict, found.value) == ("reproduced", 12)
+    assert "1 of 6 data sets" in found.note
+    with pytest.raises(MissingError):
+        judged("X19", known(transfer("stl10-sgd-scratch", 67)))
+
+
+@pytest.mark.parametrize(("end", "verdict"), [(0.01, "reproduced"), (0.5, "not reproduced")])
+def test_x15_looks_at_how_gradients_change(end: float, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = "stl10-sgd-baseline"
+    evidence = known(transfer(preset, 77))
+    monkeypatch.setattr(type(evidence), "folders", lambda self, preset: {0: Path("run")})
+    looks = [(epoch, 1.0 if epoch < 10 else end) for epoch in range(200)]
+    monkeypatch.setattr("metastep.reproduce.transfer_comparing.gradient_differences", lambda folder: looks)
+    assert gradients_settle(evidence, (preset,)).verdict == verdict
+
+
+# ---- costs
+
+
+def bench_file(folder: Path, name: str, rows: list[dict[str, Any]], device: str = "a card") -> Evidence:
+    folder.mkdir(exist_ok=True)
+    content = {"command": "measured", "commit": "abc", "device": device, "versions": {"torch": "2"}, "rows": rows}
+    (folder / name).write_text(json.dumps(content))
+    return Evidence(folder, folder)
+
+
+def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[str, Any]:
+    return {"setting": setting, "implementation": "metastep", "method": method, "tasks": 64, "ms": ms, "note": note}
+
+
+@pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])
+def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_path: Path) -> None:
+    rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", ms),
+            transfer_row("transfer-224", "multi_step", 1, "as published")]  # fmt: skip
+    evidence = bench_file(tmp_path, "gpu-transfer.json", rows)
+    assert judged("T1.2", evidence).verdict == verdict
+    assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(ms * 0.079, abs=0.06), "ratio": ms / 100}
+    assert judged("T1.1", evidence).verdict == "measured"
+    found = judged("X1", evidence)
+    assert (found.verdict, found.value) == (verdict, 100 - ms)
+    assert (found.about["device"], found.about["commit"]) == ("a card", "abc")
+    assert judged("X14", evidence).verdict == "reproduced"
+
+
+def test_a_gpu_goes_before_a_cpu_and_nothing_is_not_run(tmp_path: Path) -> None:
+    assert {judged(id, Evidence(tmp_path, tmp_path)).verdict for id in ("T1.1", "T1.2", "X1", "X2", "X4", "X14")} == {
+        "not run"
+    }
+    bench_file(tmp_path, "cpu-transfer-digits.json", [{"setting": "digits", "method": "baseline", "accuracy": 85.0}])
+    bench_file(
+        tmp_path, "cpu-transfer.json", [transfer_row("transfer-224", m, 100) for m in ("baseline", "multi_step")]
+    )
+    assert judged("X14", Evidence(tmp_path, tmp_path)).verdict == "not reproduced"
+    rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", 65)]
+    assert judged("X14", bench_file(tmp_path, "gpu-transfer.json", rows)).verdict == "reproduced"
+
+
+def test_a_damaged_file_of_a_benchmark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gpu-transfer.json").write_text("[]")
+    with pytest.raises(MetastepError, match=r"gpu-transfer.json.*is no file of a benchmark"):
+        judged("X1", Evidence(tmp_path, tmp_path))
+
+
+def bench_rows(memory: dict[str, float], times: dict[str, float]) -> list[dict[str, Any]]:
+    methods = {"maml": ("maml", 1), "first_order": ("first_order", 1), "imaml": ("imaml", 1)}
+    methods |= {f"multi_step{n}": ("multi_step", n) for n in (2, 4, 8)}
+    return [
+        {"setting": "omniglot-5w1s", "implementation": "metastep", "method": method, "steps": steps, "window": window,
+         "tasks": 32, "chunk": None, "precision": "tf32", "ms": times.get(label, 10.0), "ms_spread": 0,
+         "peak_mib": memory.get(label, 10.0), "note": ""}
+        for label, (method, window) in methods.items() for steps in (4, 8) if window <= steps
+    ]  # fmt: skip
+
+
+MEMORY = {"maml": 80.0, "multi_step2": 60.0, "multi_step4": 40.0, "multi_step8": 30.0, "first_order": 20, "imaml": 21}
+TIMES = {"maml": 40.0, "multi_step4": 20.0, "imaml": 50.0}
+
+
+def test_x2_and_x4(tmp_path: Path) -> None:
+    evidence = bench_file(tmp_path, "h200-bench.json", bench_rows(MEMORY, TIMES))
+    saved = judged("X2", evidence)
+    assert (saved.verdict, saved.value) == ("reproduced", 50.0)
+    assert judged("X4", evidence).verdict == "reproduced"
+    slow = bench_file(tmp_path, "h200-bench.json", bench_rows(MEMORY, TIMES | {"multi_step4": 30.0}))
+    assert judged("X2", slow).verdict == "short"
+
+
+@pytest.mark.parametrize(
+    ("memory", "times"), [({"multi_step4": 60.0}, {}), ({"imaml": 50.0}, {}), ({}, {"imaml": 30.0})]
+)
+def test_x4_needs_all_three_statements(memory: Any, times: Any, tmp_path: Path) -> None:
+    evidence = bench_file(tmp_path, "h200-bench.json", bench_rows(MEMORY | memory, TIMES | times))
+    found = judged("X4", evidence)
+    assert found.verdict == "not reproduced"
+    assert sorted(found.value.values()) == [False, True, True]
+
+
+def test_a_file_without_imaml_is_not_enough(tmp_path: Path) -> None:
+    rows = [row for row in bench_rows(MEMORY, TIMES) if row["method"] != "imaml"]
+    assert costs.few_shot_rows(bench_file(tmp_path, "h200-bench.json", rows)) is None
