@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain
+from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain, problem
 from metastep.fused.algebra import differentiate
 from metastep.fused.problem import fused_curvature, tasks_at_a_time
 from metastep.nets import Conv4
@@ -113,13 +113,18 @@ def test_chunks_are_added_up(method: str) -> None:
 
 
 def test_a_cpu_takes_as_many_tasks_as_its_cache_holds() -> None:
-    def at_a_time(filters: int, ways: int) -> int:
-        x, y = torch.zeros(1, ways, 28, 28, 1), torch.zeros(1, ways)
-        queries = torch.zeros(1, 15 * ways, 28, 28, 1), torch.zeros(1, 15 * ways)
-        return tasks_at_a_time(chain_of(Conv4(5, filters=filters), 28), ms.Task((x, y), queries))
+    chains = [chain_of(Conv4(5, filters=filters), 28) for filters in (8, 16, 32, 64)]
+    queries, support = torch.zeros(32, 75, 28, 28, 1), torch.zeros(32, 5, 28, 28, 1)
+    assert [tasks_at_a_time(chain, queries) for chain in chains] == [9, 4, 2, 1]
+    assert tasks_at_a_time(chains[-1], support) == 17
 
-    assert [at_a_time(filters, 5) for filters in (8, 16, 32, 64)] == [9, 4, 2, 1]
-    assert at_a_time(64, 20) == 1
+
+@pytest.mark.parametrize("method", ["multi_step", "reptile"])
+def test_what_a_cache_does_not_hold_is_computed_in_parts(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = both(Net(), method, DYNAMICS["momentum"])[1]
+    for cache in (1, 30_000):  # each task on its own; two and one of three
+        monkeypatch.setattr(problem, "CACHE", cache)
+        same(both(Net(), method, DYNAMICS["momentum"])[0], expected)
 
 
 def test_other_pictures_than_prepared_for_are_refused() -> None:

@@ -67,6 +67,16 @@ class Operators(Protocol):
     ) -> Cotangent: ...
 
 
+def judge(
+    operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: Tensor, out: Tensor
+) -> tuple[Judged, list[Layer]]:
+    """Forward; the head has begun to write into `out`"""
+    layers: list[Layer] = []
+    for block in chain.blocks:
+        layers.append(operators.forward(block, layers[-1] if layers else x, params))
+    return operators.head(chain.head, layers[-1], params, y, out), layers
+
+
 def differentiate(
     operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
 ) -> tuple[Judged, Tensor]:
@@ -75,10 +85,7 @@ def differentiate(
     x (tasks, pictures, height, width, channels), y (tasks, pictures)
     """
     params, out = Parameters(flat, flat_t), torch.zeros_like(flat)
-    layers: list[Layer] = []
-    for block in chain.blocks:
-        layers.append(operators.forward(block, layers[-1] if layers else x, params))
-    judged = operators.head(chain.head, layers[-1], params, y, out)
+    judged, layers = judge(operators, chain, params, x, y, out)
     back = judged.back
     while layers:  # each is let go of once it was used
         layer = layers.pop()

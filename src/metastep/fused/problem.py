@@ -5,6 +5,7 @@ each; dynamics act entry by entry, so they do not see that there are many tasks.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -15,7 +16,7 @@ from metastep.counting import count_product
 from metastep.curvature import Curvature
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
-from metastep.fused.algebra import Operators, differentiate
+from metastep.fused.algebra import Operators, Parameters, differentiate, judge
 from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
@@ -23,21 +24,51 @@ from metastep.trees import Tree, joined, map_tree, parted, zeros_like
 from metastep.windows import Problem, Task, Window
 
 Batch = tuple[Tensor, Tensor]
+Tensors = tuple[Tensor, ...]
 
-# Bytes. Conv4, 5-way 1-shot with 15 queries, Multi-step(4), CPU ms of one thread for each task, by ones, twos, fours,
-# eights: 16, 11, 10, 9 with 8 filters; 16, 11, 9, 12 with 16; 24, 20, 25, 27 with 32; 48, 49, 54, 59 with 64.
+# Bytes. States of a few tasks fit, but not the patches of their queries: those go through task by task if need be.
+# Conv4 with 64 filters, 5-way 1-shot with 15 queries, CPU ms of one thread for each task, by ones, twos, fours, eights:
+# MAML 113, 97, 89, 94, Multi-step(4) 59, 55, 42, 42; with 16 filters: 46, 28, 23, 18 and 18, 12, 11, 10.
 CACHE = 10**7
+
+
+def gradient(
+    operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
+) -> Tensors:
+    """Loss and accuracy of each task, and ∂L/∂φ, or (∂²L/∂φ²)·flat_t"""
+    judged, found = differentiate(operators, chain, flat, x, y, flat_t)
+    return judged.loss, judged.accuracy, found
+
+
+def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
+    """Loss and accuracy of each task"""
+    judged, _ = judge(operators, chain, Parameters(flat, None), x, y, torch.empty_like(flat))
+    return judged.loss, judged.accuracy
+
+
+def by_cache(chain: Chain, function: Callable[..., Tensors], flat: Tensor, x: Tensor, *more: Tensor) -> Tensors:
+    """The function of as many tasks at a time as the cache of a CPU holds"""
+    size, given = tasks_at_a_time(chain, x), (flat, x, *more)
+    if size >= len(x):
+        return function(*given)
+    parts = [function(*(t[i : i + size] for t in given)) for i in range(0, len(x), size)]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
+    """By the largest array, the patches of a block"""
+    if x.is_cuda:
+        return len(x)
+    patches = max(block.out_size**2 * block.kernel**2 * block.inputs for block in chain.blocks)
+    return max(1, CACHE // (patches * x.shape[1] * x.element_size()))
 
 
 class _Loss(torch.autograd.Function):
     """Cross-entropy and accuracy of each task; the gradient is made along with them, by hand"""
 
     @staticmethod
-    def forward(
-        flat: Tensor, x: Tensor, y: Tensor, chain: Chain, operators: Operators
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        judged, gradient = differentiate(operators, chain, flat, x, y)
-        return judged.loss, judged.accuracy, gradient
+    def forward(flat: Tensor, x: Tensor, y: Tensor, chain: Chain, operators: Operators) -> Tensors:
+        return by_cache(chain, partial(gradient, operators, chain), flat, x, y)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -47,21 +78,27 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return d_loss[:, None] * gradient, None, None, None, None
+        (found,) = ctx.saved_tensors
+        return d_loss[:, None] * found, None, None, None, None
 
 
 def fused_problem(chain: Chain, operators: Operators) -> Problem:
     """θ is `chain.to_flat(parameters)`; a task is a whole batch of tasks, stacked, as `over_tasks` takes it."""
 
     def losses(params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        if not params.requires_grad:  # nobody will ask for the gradient
+            loss, accuracy = by_cache(chain, partial(value, operators, chain), params, *batch)
+            return loss, accuracy
         return _Loss.apply(params, *batch, chain, operators)[:2]  # type: ignore[no-untyped-call, no-any-return]
 
     def inner_loss(params: Tensor, meta: Tree, batch: Batch) -> Tensor:
         return losses(params, batch)[0].sum()
 
+    def inner_gradient(params: Tensor, batch: Batch) -> Tensor:
+        return by_cache(chain, partial(gradient, operators, chain), params, *batch)[-1]
+
     # What the core asks for where it is there: the gradient as it is, without a pass of autograd over it.
-    inner_loss.gradient = lambda params, batch: differentiate(operators, chain, params, *batch)[1]  # type: ignore[attr-defined]
+    inner_loss.gradient = inner_gradient  # type: ignore[attr-defined]
 
     def outer_loss(params: Tensor, meta: Tree, task: Task) -> tuple[Tensor, dict[str, Tensor]]:
         loss, accuracy = losses(params, task.query)
@@ -75,8 +112,8 @@ def fused_curvature(chain: Chain, operators: Operators) -> Curvature:
 
     def product(window: Window, params: Tensor, meta: Tree, direction: Tensor) -> tuple[Tensor, Tree]:
         count_product()
-        x, y = window.batch
-        return differentiate(operators, chain, params, x, y, direction)[1], zeros_like(meta)
+        found = by_cache(chain, partial(gradient, operators, chain), params, *window.batch, direction)
+        return found[-1], zeros_like(meta)
 
     return product
 
@@ -86,7 +123,7 @@ def fused_over_tasks(
 ) -> Callable[[dict[str, Tensor], Task], Estimate]:
     """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, metrics of each task.
 
-    chunk_size: tasks at a time; if left out, all on a GPU, and on a CPU as many as its cache holds.
+    chunk_size: tasks at a time; if left out, all on a GPU, and on a CPU as many as its cache holds the states of.
     apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.
     """
 
@@ -98,7 +135,8 @@ def fused_over_tasks(
         if device not in places:
             places[device] = Places.of(chain, meta)
         theta, stacked = places[device].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
-        size, total = chunk_size or tasks_at_a_time(chain, stacked), torch.zeros_like(theta)
+        at_once = number if theta.is_cuda else max(1, CACHE // (4 * theta.nbytes))  # φ, v, g and Λ of each
+        size, total = chunk_size or at_once, torch.zeros_like(theta)
         for i in range(0, number, size):
             some = map_tree(lambda x, i=i: x[i : i + size], stacked)
             part = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
@@ -130,15 +168,6 @@ class Places(NamedTuple):
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
         by_name: dict[str, Tensor] = parted(flat[self.back], meta)
         return by_name
-
-
-def tasks_at_a_time(chain: Chain, stacked: Task) -> int:
-    """By the largest array, the patches of a block"""
-    pictures: Tensor = max(stacked.support[0], stacked.query[0], key=lambda x: x.shape[1])
-    if pictures.is_cuda:
-        return task_count(stacked)
-    patch_rows = max(block.out_size**2 * block.kernel**2 * block.inputs for block in chain.blocks)
-    return max(1, CACHE // (patch_rows * pictures.shape[1] * pictures.element_size()))
 
 
 def _channels_last(chain: Chain, x: Tensor, y: Tensor) -> Batch:
