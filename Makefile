@@ -28,6 +28,8 @@ bench: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+# for the tests of GPU kernels, in its interpreter; there is no Triton for every platform
+	-$(RUN) -m pip install --quiet --constraint constraints.txt triton
 	touch $(READY)
 
 clean:
