@@ -113,10 +113,12 @@ def test_a_run_that_broke_goes_on_from_its_last_epoch(
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "broken"))  # dropout too
 
 
-def test_stopped_while_the_source_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stopped_at", [0, 1])  # the source has two iterations
+def test_stopped_while_the_source_is_trained(stopped_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(TINY, tmp_path / "whole")
-    stop_at(monkeypatch, 0)
+    stop_at(monkeypatch, stopped_at)
     assert train(TINY, tmp_path / "run").epoch == 0
+    assert (tmp_path / "run" / "source" / "net.safetensors").exists() == (stopped_at == 1)
     assert not Run(tmp_path / "run").last.exists()
     assert resume(tmp_path / "run", source_net=TEACHER, target_net=PUPIL).epoch == 3
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "run"))
