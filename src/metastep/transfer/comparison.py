@@ -61,13 +61,17 @@ def folder_name(method: str) -> str:
 
 
 def comparison_table(results: dict[str, Trained], configs: dict[str, TransferConfig]) -> Table:
-    table = Table(title="Digits; test accuracy after the epoch in which validation was best first")
-    for heading in ("", "test", "validation", "seconds", "second-order products"):
+    table = Table(
+        title="Digits; test accuracy after the epoch in which validation was best first",
+        caption="One seed; seeds differ by more than these ways do. docs/transfer.md has three, and what was tried.",
+    )
+    for heading in ("", "test", "validation", "rate", "seconds", "second-order products"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, trained in results.items():
         row = (
             f"{trained.test:.1%}",
             f"{trained.best:.1%}",
+            f"{configs[name].inner.lr:g}",
             f"{trained.seconds:.0f}",
             f"{configs[name].products} an iteration",
         )

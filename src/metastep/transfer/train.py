@@ -88,6 +88,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
             goes_on = at.epoch < config.epochs
             if goes_on:
                 record.note(done, "environment", **environment(parts.train.data.images.device))
+                record.note(done, "layers", **parts.layers)
             while at.epoch < config.epochs and not stop.requested:
                 state, sums = run_epoch(loop, state, sums, at)
                 if at.batch == len(parts.train):
