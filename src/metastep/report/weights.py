@@ -18,7 +18,7 @@ from metastep.runs.files import explained
 
 Which = Literal["where", "what"]
 Rows = Sequence[dict[str, Any]]
-TITLES: dict[Which, str] = {"where": "where: λ", "what": "what: sharpest channel"}
+TITLES: dict[Which, str] = {"where": "where: λ", "what": "what: largest w / mean w"}
 TEACHES, LEARNS = "source layer, teaches", "target layer, learns"
 BLACK: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "black")
 
