@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
+from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import bench_tables, claim_tables, results, transfer_tables
@@ -79,18 +80,19 @@ def short_runs(name: str) -> Iterator[str]:
 
 
 def transfer_digits(name: str) -> Iterator[str]:
-    """A row for each method, its test accuracy for each seed"""
+    """A row for each method: its test accuracy for each seed, their mean and deviation"""
     content = results.read(name)
     rows = content["rows"]
     seeds = sorted({row["seed"] for row in rows})
     yield provenance(content)
-    yield "| | products an iteration | seconds | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean, % |"
-    yield "|---|---:|---:|" + "---:|" * (len(seeds) + 1)
+    yield "| | products an iteration | rate | seconds | " + " | ".join(f"seed {n}" for n in seeds) + " | mean, % | ± |"
+    yield "|---|---:|---:|---:|" + "---:|" * (len(seeds) + 2)
     for method in dict.fromkeys(row["method"] for row in rows):
         of = [row for row in rows if row["method"] == method]
-        seconds, accuracy = (sum(row[key] for row in of) / len(of) for key in ("seconds", "accuracy"))
-        cells = " | ".join(f"{row['accuracy']:.1f}" for row in of)
-        yield f"| {method} | {of[0]['products']} | {seconds:.0f} | {cells} | {accuracy:.1f} |"
+        seconds, accuracy = ([row[key] for row in of] for key in ("seconds", "accuracy"))
+        cells = [f"{number:.1f}" for number in (*accuracy, mean(accuracy), stdev(accuracy))]
+        cost = f"{of[0]['products']} | {of[0]['inner_rate']:g} | {mean(seconds):.0f}"
+        yield f"| {method} | {cost} | " + " | ".join(cells) + " |"
 
 
 def learner(name: str) -> Iterator[str]:

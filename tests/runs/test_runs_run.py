@@ -150,6 +150,15 @@ def test_the_second_ctrl_c_stops_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_loop_within_shares_the_request() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_signals() as outer:
+        with stop_on_signals():
+            signal.raise_signal(signal.SIGINT)
+        assert outer.requested
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_sigterm_may_come_twice_and_before_ctrl_c() -> None:
     with stop_on_signals() as stop:
         signal.raise_signal(signal.SIGTERM)

@@ -1,8 +1,10 @@
 """`metastep transfer` as it is typed: what it prints, what it refuses, and the pages it writes."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from metastep.report import write_report
 from metastep.report.weights import weights_of
 from metastep.runs import Run
 from metastep.transfer import comparison
+from metastep.transfer import epoch as epochs
 from metastep.transfer import train as training
 from metastep.transfer.config import DataConfig, MethodConfig, TransferConfig
 from metastep.transfer.presets import PRESETS
@@ -102,7 +105,8 @@ def test_presets() -> None:
     assert json.loads(shown.output)["method"]["window"] == 2
 
 
-def test_alone_it_compares_three_ways_and_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _tiny_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, preset in comparison.METHODS.items():
         method = PRESETS[preset].method
         monkeypatch.setitem(PRESETS, preset, tiny(method, data=DataConfig("stripes", 8, per_class=2, batch=8)))
@@ -110,6 +114,10 @@ def test_alone_it_compares_three_ways_and_can_be_called_again(monkeypatch: pytes
             name[0]
         ]
     monkeypatch.setattr(comparison, "resume", lambda folder: training.resume(folder, None, TEACHER, _net_of(folder)))
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
+def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
     for _ in range(2):
         done = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "2"], env={"COLUMNS": "200"})
         assert done.exit_code == 0, done.output
@@ -117,6 +125,22 @@ def test_alone_it_compares_three_ways_and_can_be_called_again(monkeypatch: pytes
             assert word in done.output
     assert Path("all/weights.png").stat().st_size > 10_000
     assert "3 runs side by side" in Path("all/report.html").read_text()
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
+def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = epochs.finish_epoch
+
+    def pressed(*arguments: Any) -> None:
+        if "scratch" in str(arguments[0].record.run.folder):
+            signal.raise_signal(signal.SIGINT)
+        finish(*arguments)
+
+    monkeypatch.setattr(training, "finish_epoch", pressed)
+    stopped = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"])
+    assert (stopped.exit_code, Path("all/baseline").exists()) == (130, False)
+    assert "Call it again to go on" in stopped.output
+    assert Path("all/scratch/net.safetensors").exists()
 
 
 def _net_of(folder: Path) -> str:
@@ -140,6 +164,10 @@ def test_weights_by_pair() -> None:
     assert weights is not None
     assert weights.matrix.shape == (2, 2, 2)
     assert (weights.matrix[1, 0, 1], weights.matrix[0, 1, 0]) == (2.0, 2.0)
+    assert (weights.sources, weights.targets) == (["0", "1"], ["0", "1"])  # of a run that did not note their names
+    named = weights_of([{"kind": "layers", "source_1": "blocks4 32×8×8", "target_0": "a$b 1×2×2"}, *rows], "where")
+    assert named is not None
+    assert (named.sources, named.targets) == (["0", "1: blocks4 32×8×8"], [r"0: a\$b 1×2×2", "1"])
     assert weights_of([], "what") is None
 
 

@@ -59,7 +59,8 @@ def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
     trained = train(TINY, tmp_path / "run")
     assert (trained.epoch, trained.batch) == (3, 0)
     assert Run(tmp_path / "run" / "source").config(TransferConfig) == source_run(TINY)
-    place, *rows = read_metrics(Run(tmp_path / "run").metrics_path)
+    place, layers, *rows = read_metrics(Run(tmp_path / "run").metrics_path)
+    assert (layers["source_1"], layers["target_0"]) == ("second 6×4×4", "body 5×8×8")
     assert (place["kind"], place["torch"]) == ("environment", torch.__version__)
     assert [row["kind"] for row in rows] == ["train", "weights", "validation"] * 3 + ["engine"]
     assert [row["step"] for row in rows if row["kind"] == "train"] == [3, 6, 9]
@@ -94,7 +95,7 @@ def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
     assert same(checkpoint(whole), checkpoint(halves))
     rows = [[{**row, "seconds": 0} for row in read_metrics(Run(run).metrics_path)] for run in (whole, halves)]
     rows = [
-        [row for row in part if row["kind"] not in ("environment", "engine")] for part in rows
+        [row for row in part if row["kind"] not in ("environment", "layers", "engine")] for part in rows
     ]  # written at every start
     assert rows[0] == rows[1]
     assert [row["step"] for row in rows[0] if row["kind"] == "gradient_difference"] == [1, 3, 5, 7, 9]
@@ -113,10 +114,12 @@ def test_a_run_that_broke_goes_on_from_its_last_epoch(
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "broken"))  # dropout too
 
 
-def test_stopped_while_the_source_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("stopped_at", [0, 1])  # the source has two iterations
+def test_stopped_while_the_source_is_trained(stopped_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(TINY, tmp_path / "whole")
-    stop_at(monkeypatch, 0)
+    stop_at(monkeypatch, stopped_at)
     assert train(TINY, tmp_path / "run").epoch == 0
+    assert (tmp_path / "run" / "source" / "net.safetensors").exists() == (stopped_at == 1)
     assert not Run(tmp_path / "run").last.exists()
     assert resume(tmp_path / "run", source_net=TEACHER, target_net=PUPIL).epoch == 3
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "run"))

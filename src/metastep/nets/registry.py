@@ -48,7 +48,7 @@ CLASSIFIERS: dict[str, Builder] = {
     "resnet18": ResNet18,
     "resnet34": ResNet34,
     # for small pictures and two CPU cores
-    "resnet8": partial(ResNet32, blocks=1, width=8),
+    "resnet8": partial(ResNet32, blocks=1),
     "vgg4": partial(VGG, stages=((16,), (32,), (64,))),
     "vgg7": partial(VGG, stages=((16,), (32,), (64, 64), (64, 64))),
 }

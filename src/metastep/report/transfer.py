@@ -74,8 +74,8 @@ class TransferReport:
 
 
 FIGURES = (
-    ("Training loss", "On labels, mean over an epoch.", "train", ("epoch", "loss"), "loss", 1),
-    ("Transfer loss", "β·L_tfr, mean over an epoch.", "train", ("epoch", "transfer_loss"), "transfer loss", 1),
+    ("Training loss", "On labels alone, mean over an epoch.", "train", ("epoch", "cross_entropy"), "loss", 1),
+    ("Transfer loss", "L_tfr, before β, mean over an epoch.", "train", ("epoch", "transfer_loss"), "transfer loss", 1),
     ("Validation accuracy", "By running statistics, after each epoch.", "validation",
      ("epoch", "validation_accuracy"), "accuracy, %", 100),
     ("Test accuracy", "The same; what is reported is where validation was best first.", "validation",

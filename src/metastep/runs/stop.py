@@ -32,9 +32,12 @@ class Stop:
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
     """Inside, SIGINT and SIGTERM set `.requested`. A second Ctrl-C raises KeyboardInterrupt; SIGTERM never does,
-    because schedulers and launchers send it more than once. Outside the main thread nothing is caught."""
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():  # Python delivers signals there alone
+    because schedulers and launchers send it more than once. Outside the main thread nothing is caught.
+
+    Inside another one it is the same: whoever runs several loops in turn sees that one of them was asked to stop."""
+    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    stop = outer if isinstance(outer, Stop) else Stop()
+    if stop is outer or threading.current_thread() is not threading.main_thread():  # Python delivers there alone
         yield stop
         return
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
@@ -15,7 +15,7 @@ from metastep.errors import MetastepError
 from metastep.modules import draws_noise
 from metastep.nets import CLASSIFIERS, load_net, load_weights
 from metastep.transfer.config import TransferConfig
-from metastep.transfer.features import Tapped
+from metastep.transfer.features import Tapped, feature_shapes
 from metastep.transfer.iteration import iteration
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
@@ -30,6 +30,7 @@ class Parts(NamedTuple):
     step: Unit
     looking: Unit | None  # the same, which also measures how the transfer gradient changes
     pairs: tuple[Pair, ...]
+    layers: dict[str, str]  # source_0, …, target_0, …: what each is called, and the size of its feature
     train: Batches
     val: Batches
     test: Batches
@@ -45,23 +46,29 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
         Batches(part.to(device), JUDGED, config.data.augment, training=False) for part in (splits.val, splits.test)
     )
     target = Tapped(target_net(config, splits.train, weights).to(device, dtype), ())
-    guide = None
+    guide, layers = None, {}
     if config.method.name == "transfer":
         assert weights is not None
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
         tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
         x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
+        layers = described("source", tapped, x) | described("target", target, x)
         with seeded(config.seed):
             guide = guidance(
                 tapped, target, config.method.pairs or "all-to-all", x, uniform=config.method.learned is False
             )
-    return _assembled(config, target, guide, train, val, test, dtype)
+    return _assembled(config, target, guide, layers, train, val, test, dtype)
+
+
+def described(part: str, tapped: Tapped, x: Tensor) -> dict[str, str]:
+    sizes = zip(tapped.layers, feature_shapes(tapped, x), strict=True)
+    return {f"{part}_{i}": f"{layer} {c}×{h}×{w}" for i, (layer, (c, h, w)) in enumerate(sizes)}
 
 
 def _assembled(
-    config: TransferConfig, target: Tapped, guide: Guidance | None, train: Batches, val: Batches, test: Batches,
-    dtype: torch.dtype,
+    config: TransferConfig, target: Tapped, guide: Guidance | None, layers: dict[str, str], train: Batches,
+    val: Batches, test: Batches, dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
     method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
     looking = None
@@ -73,6 +80,7 @@ def _assembled(
         unit(iteration(method, target, guide), device, noisy),
         looking,
         guide.networks.pairs if guide else (),
+        layers,
         train,
         val,
         test,

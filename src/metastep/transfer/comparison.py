@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.data.commands import progress_bar
-from metastep.runs import Run, read_metrics
+from metastep.runs import Run, read_metrics, stop_on_signals
 from metastep.transfer.config import SourceConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
@@ -48,8 +48,9 @@ def finished(folder: Path, config: TransferConfig) -> Trained:
     """A run that is there already goes on, or is done"""
     there = (folder / "config.json").is_file()
     reading = progress_bar(f"reading {config.data.name}")
-    trained = resume(folder) if there else train(config, folder, reading=reading)
-    if trained.epoch < Run.open(folder).config(TransferConfig).epochs:
+    with stop_on_signals() as stop:
+        trained = resume(folder) if there else train(config, folder, reading=reading)
+    if stop.requested:
         typer.echo("Stopped. Call it again to go on.")
         raise typer.Exit(130)
     return trained
@@ -60,13 +61,17 @@ def folder_name(method: str) -> str:
 
 
 def comparison_table(results: dict[str, Trained], configs: dict[str, TransferConfig]) -> Table:
-    table = Table(title="Digits; test accuracy after the epoch in which validation was best first")
-    for heading in ("", "test", "validation", "seconds", "second-order products"):
+    table = Table(
+        title="Digits; test accuracy after the epoch in which validation was best first",
+        caption="One seed; seeds differ by more than these ways do. docs/transfer.md has three, and what was tried.",
+    )
+    for heading in ("", "test", "validation", "rate", "seconds", "second-order products"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, trained in results.items():
         row = (
             f"{trained.test:.1%}",
             f"{trained.best:.1%}",
+            f"{configs[name].inner.lr:g}",
             f"{trained.seconds:.0f}",
             f"{configs[name].products} an iteration",
         )

@@ -94,21 +94,29 @@ def with_method(config: TransferConfig, method: MethodConfig) -> TransferConfig:
 # thin and have margins, digits are thick and have none: a source that saw crops of letters at many scales knows both.
 
 _DIGITS = TransferConfig(
-    DataConfig("digits", size=16, per_class=5, augment="none", batch=10),
-    SourceConfig("resnet8", dataset="glyphs", epochs=60, lr=0.1, weight_decay=1e-3, augment="resized_crop"),
+    DataConfig("digits", size=16, per_class=5, augment="none", batch=25),
+    SourceConfig("resnet8", dataset="glyphs", epochs=50, lr=0.1, weight_decay=1e-3, augment="resized_crop"),
     TargetConfig("vgg7"),
-    inner=InnerConfig("sgd", 0.05, momentum=0.9, weight_decay=1e-4),
     meta=MetaConfig(1e-3, 1e-4),
     epochs=60,
     checkpoint_every=10,
     threads=1,
 )
+# 0.01, 0.02 and 0.05 were tried for each with seed 0; these were best in validation, the lower of equals.
+DIGITS_RATES = {
+    "scratch": 0.01,
+    "baseline": 0.01,
+    "multistep": 0.02,
+    "fixed-weights": 0.05,
+    "first-order": 0.05,
+    "fine-tuning": 0.02,
+}
 
 
 def _digits() -> Iterator[tuple[str, TransferConfig]]:
-    others = {name: ABLATIONS[name] for name in ("fixed-weights", "first-order", "t1")}
-    for name, method in {**METHODS, **others}.items():
-        yield f"digits-sgd-{name}", replace(_DIGITS, method=method)
+    for name, lr in DIGITS_RATES.items():
+        inner = InnerConfig("sgd", lr, momentum=0.9, weight_decay=1e-4)
+        yield f"digits-sgd-{name}", with_method(replace(_DIGITS, inner=inner), {**METHODS, **ABLATIONS}[name])
 
 
 _CELLS = dict(_paper())

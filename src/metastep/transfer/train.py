@@ -71,11 +71,11 @@ def read_data(config: TransferConfig, data: Path | None, progress: Progress = si
 def _train_after_source(run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None) -> Trained:
     place = run.folder / "source"
     started = (place / "config.json").is_file()
-    own = source_run(config)
-    trained = resume(place, data, target_net=config.source.net) if started else train(own, place, data)
-    if trained.epoch < own.epochs:  # it was asked to stop
-        return Trained()
-    return _train(run, config, prepare(config, splits, find_weights(str(place), None)))
+    with stop_on_signals() as stop:
+        resume(place, data, target_net=config.source.net) if started else train(source_run(config), place, data)
+        if stop.requested:  # be it in the source's last iteration
+            return Trained()
+        return _train(run, config, prepare(config, splits, find_weights(str(place), None)))
 
 
 def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
@@ -88,6 +88,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
             goes_on = at.epoch < config.epochs
             if goes_on:
                 record.note(done, "environment", **environment(parts.train.data.images.device))
+                record.note(done, "layers", **parts.layers)
             while at.epoch < config.epochs and not stop.requested:
                 state, sums = run_epoch(loop, state, sums, at)
                 if at.batch == len(parts.train):
