@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import metastep as ms
+from metastep.nets.blocks import ShiftNorm
 
 
 class Net(NamedTuple):
@@ -21,13 +22,15 @@ class Net(NamedTuple):
     padding: int = 1
     eps: float = 1e-5
     bias: bool = True
+    pool: int = 1
+    shift_only: bool = False
 
     @property
     def sizes(self) -> list[int]:
         """Of the pictures and of what each block makes of them"""
         sizes = [self.size]
         for _ in self.filters:
-            sizes.append((sizes[-1] + 2 * self.padding - self.kernel) // self.stride + 1)
+            sizes.append(((sizes[-1] + 2 * self.padding - self.kernel) // self.stride + 1) // self.pool)
         return sizes
 
     def build(self, seed: int = 0) -> nn.Sequential:
@@ -35,8 +38,11 @@ class Net(NamedTuple):
         blocks = [
             nn.Sequential(
                 nn.Conv2d(i, o, self.kernel, self.stride, self.padding, bias=self.bias),
-                nn.BatchNorm2d(o, eps=self.eps, track_running_stats=False),
+                ShiftNorm(o, self.eps)
+                if self.shift_only
+                else nn.BatchNorm2d(o, eps=self.eps, track_running_stats=False),
                 nn.ReLU(),
+                *([nn.MaxPool2d(self.pool)] if self.pool > 1 else []),
             )
             for i, o in zip((self.channels, *self.filters), self.filters, strict=False)
         ]
@@ -69,6 +75,10 @@ NETS: dict[str, Net] = {
     "stride above kernel": Net(kernel=1, padding=0),
     "eps": Net(eps=1e-2),
     "no bias": Net(bias=False),
+    "pooled": Net(stride=1, pool=2, size=9),
+    "pooled by threes": Net(stride=1, pool=3, size=20),
+    "shifted only": Net(shift_only=True, eps=1e-3),
+    "as Finn's for miniImageNet": Net(stride=1, pool=2, size=10, channels=3, shift_only=True, eps=1e-3),
 }
 
 

@@ -21,7 +21,7 @@ def test_parameters_go_into_one_vector_and_back(net: Net) -> None:
     params = {name: p.detach() for name, p in ms.parameters_of(module).items()}
     flat = chain.to_flat(params)
     assert flat.shape == (chain.length,)
-    assert [block.out_size for block in chain.blocks] == net.sizes[1:]
+    assert [block.seen_size for block in chain.blocks] == net.sizes[1:]
     back = chain.from_flat(flat, params)
     assert back.keys() == params.keys()
     assert all(torch.equal(back[name], params[name]) for name in params)
@@ -32,7 +32,7 @@ def test_parameters_go_into_one_vector_and_back(net: Net) -> None:
 REASONS: dict[str, str | None] = {
     "conv4": None,
     "finn_omniglot": "depends on its values",
-    "finn_mini": "batch_norm is no layer that is known here",
+    "finn_mini": None,
     "dragen_omniglot": "Conv2d → ReLU → BatchNorm2d",
     "dragen_mini": "Conv2d → ReLU → BatchNorm2d",
     "reptile_omniglot": "depends on its values",
@@ -50,6 +50,16 @@ def test_nets_of_the_registry(name: str) -> None:
     else:
         with pytest.raises(NotAChainError, match=reason):
             chain_of(net, size)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [nn.MaxPool2d(2, stride=1), nn.MaxPool2d(3, padding=1), nn.MaxPool2d((2, 1)), nn.MaxPool2d(2, ceil_mode=True)],
+)
+def test_other_poolings_are_refused(pool: nn.MaxPool2d) -> None:
+    block = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.ReLU(), pool]
+    with pytest.raises(NotAChainError, match="windows side by side"):
+        chain_of(nn.Sequential(*block, nn.Flatten(), nn.Linear(4, 2)), 8)
 
 
 class Skips(nn.Module):

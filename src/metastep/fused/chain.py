@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from metastep.errors import MetastepError
 from metastep.modules import parameters_of
+from metastep.nets.blocks import ShiftNorm
 
 
 class NotAChainError(MetastepError):
@@ -29,20 +30,26 @@ class Slot(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Convolution, BatchNorm on batch statistics, ReLU"""
+    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling"""
 
     inputs: int
     outputs: int
     size: int  # of the square input
-    out_size: int
+    out_size: int  # after the convolution
     kernel: int
     stride: int
     padding: int
     eps: float
     weight: Slot  # (kernel · kernel · inputs, outputs): the rows in the order of a patch, channels last
     bias: Slot | None  # BatchNorm takes it away again: its gradient is 0
-    scale: Slot
+    scale: Slot | None  # None: 1
     shift: Slot
+    pool: int = 1  # side of the windows that the largest is taken of
+
+    @property
+    def seen_size(self) -> int:
+        """Of what the next block sees"""
+        return self.out_size // self.pool
 
 
 class Head(NamedTuple):
@@ -112,9 +119,12 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     layout, blocks, head = _Layout(), [], None
     while steps:
         kinds = [type(part) for _, part in steps[:3]]
-        if kinds == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]:
-            blocks.append(_block(layout, steps[:3], size))
-            size, steps = blocks[-1].out_size, steps[3:]
+        if kinds in ([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], [nn.Conv2d, ShiftNorm, nn.ReLU]):
+            block, steps = _block(layout, steps[:3], size), steps[3:]
+            if steps and isinstance(steps[0][1], nn.MaxPool2d):
+                block, steps = block._replace(pool=_pool(*steps[0])), steps[1:]
+            blocks.append(block)
+            size = block.seen_size
         elif kinds == [nn.Flatten, nn.Linear] and blocks:
             head, steps = _head(layout, steps[1], blocks[-1].outputs, size), []
         else:
@@ -136,7 +146,7 @@ def _steps(module: nn.Module) -> Iterator[Step]:
     if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
         raise NotAChainError("it has hooks, which may do anything")
     try:
-        graph = fx.symbolic_trace(module).graph
+        graph = _Tracer().trace(module)
     except Exception as error:  # whatever a user's forward does with what are not tensors here
         raise NotAChainError(f"its forward pass depends on its values ({type(error).__name__})") from None
     before: fx.Node | None = None
@@ -155,6 +165,11 @@ def _steps(module: nn.Module) -> Iterator[Step]:
         before = node
 
 
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, ShiftNorm) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _step(module: nn.Module, node: fx.Node) -> Step:
     if node.op == "call_module":
         return str(node.target), module.get_submodule(str(node.target))
@@ -168,11 +183,11 @@ def _step(module: nn.Module, node: fx.Node) -> Step:
 def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
     (conv_name, conv), (norm_name, norm), _ = steps
     assert isinstance(conv, nn.Conv2d)
-    assert isinstance(norm, nn.BatchNorm2d)
+    assert isinstance(norm, nn.BatchNorm2d | ShiftNorm)
     kernel, stride, padding = (_square(conv, option) for option in ("kernel_size", "stride", "padding"))
     if conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros":
         raise NotAChainError(f"{conv_name} has groups, dilation or other padding than zeros")
-    if not norm.affine or norm.running_mean is not None:
+    if isinstance(norm, nn.BatchNorm2d) and (not norm.affine or norm.running_mean is not None):
         raise NotAChainError(f"{norm_name} has no scale and shift, or keeps running statistics")
     inputs, outputs = conv.in_channels, conv.out_channels
     return Block(
@@ -186,9 +201,17 @@ def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
         norm.eps,
         layout.slot(f"{conv_name}.weight", (kernel * kernel * inputs, outputs)),
         None if conv.bias is None else layout.slot(f"{conv_name}.bias", (outputs,)),
-        layout.slot(f"{norm_name}.weight", (outputs,)),
-        layout.slot(f"{norm_name}.bias", (outputs,)),
+        None if isinstance(norm, ShiftNorm) else layout.slot(f"{norm_name}.weight", (outputs,)),
+        layout.slot(f"{norm_name}.{'shift' if isinstance(norm, ShiftNorm) else 'bias'}", (outputs,)),
     )
+
+
+def _pool(name: str, pool: nn.Module) -> int:
+    assert isinstance(pool, nn.MaxPool2d)
+    side = pool.kernel_size
+    if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1) or pool.ceil_mode:
+        raise NotAChainError(f"{name} is not a max-pooling of square windows side by side")
+    return side
 
 
 def _square(conv: nn.Conv2d, option: str) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from metastep.fused import kernels
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
-from metastep.fused.chain import Block, Chain, Head, NotAChainError
+from metastep.fused.chain import Block, Chain, Head, NotAChainError, Slot
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
@@ -17,6 +17,8 @@ MANY = 128  # sums that are joined at a time
 def require_kernels(chain: Chain) -> None:
     """The kernels want powers of two"""
     for block in chain.blocks:
+        if block.pool > 1 or block.scale is None:
+            raise NotAChainError("there are no kernels yet for max-pooling, nor for BatchNorm without a scale")
         if block.outputs not in (16, 32, 64, 128):
             raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
         if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
@@ -54,7 +56,7 @@ class TritonOperators:
         return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
 
     def _statistics(self, block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
-        (scale, scale_t), (shift, shift_t) = params.pair(block.scale), params.pair(block.shift)
+        (scale, scale_t), (shift, shift_t) = params.pair(_scale(block)), params.pair(block.shift)
         tasks, blocks = sums.shape[:2]
         norm = sums.new_empty(tasks, kernels.NORM_ROWS, block.outputs)
         kernels.statistics_kernel[(tasks,)](
@@ -89,10 +91,10 @@ class TritonOperators:
         self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, params: Parameters, out: Tensor
     ) -> Cotangent:
         block, (tasks, blocks) = layer.block, sums.shape[:2]
-        scale, scale_t = params.pair(block.scale)
+        scale, scale_t = params.pair(_scale(block))
         back = dn.new_empty(tasks, kernels.BACK_ROWS, block.outputs)
         kernels.cotangent_kernel[(tasks,)](
-            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), block.scale.of(out), back,
+            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), _scale(block).of(out), back,
             dn[0, ..., 0].numel(), scale.stride(0), blocks, block.outputs, dn_t is not None, _many(blocks),
         )  # fmt: skip
         return Cotangent(dn, dn_t, back)
@@ -127,6 +129,11 @@ class TritonOperators:
             num_stages=self.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, params, out)
+
+
+def _scale(block: Block) -> Slot:
+    assert block.scale  # see require_kernels
+    return block.scale
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:

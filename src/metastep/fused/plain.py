@@ -27,7 +27,8 @@ class Norm(NamedTuple):
 
 class Kept(NamedTuple):
     columns: Pair  # patches of a⁻ and ȧ⁻
-    activation: Pair  # a and ȧ
+    activation: Pair  # a and ȧ, as the next block sees them
+    places: Tensor | None  # where the largest of each window was, where they are pooled
 
 
 def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
@@ -40,7 +41,7 @@ def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
     norm = Norm(_normalise(z, block.eps), _normalise_t(z, z_t), _wide(params, block.scale), _wide(params, block.shift))
     if z_t is not None:
         z_t.mul_(norm.rstd)
-    return Layer(block, z, z_t, norm, Kept((columns, columns_t), _activation(z, z_t, norm)))
+    return Layer(block, z, z_t, norm, Kept((columns, columns_t), *_pooled(block, *_activation(z, z_t, norm))))
 
 
 def _normalise(z: Tensor, eps: float) -> Tensor:
@@ -67,6 +68,35 @@ def _activation(z_hat: Tensor, z_hat_t: Tensor | None, norm: Norm) -> Pair:
     if z_hat_t is None or scale_t is None or shift_t is None:
         return a, None
     return a, _where_open(torch.addcmul(shift_t, z_hat, scale_t).addcmul_(z_hat_t, scale), a)
+
+
+def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor | None]:
+    """The largest a of each window, ȧ there, and where that is"""
+    if block.pool == 1:
+        return (a, a_t), None
+    largest, places = F.max_pool2d(_maps(a, block.out_size), block.pool, return_indices=True)
+    a_t = None if a_t is None else _rows(_maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
+    return (_rows(largest.flatten(2), a), a_t), places
+
+
+def _unpooled(layer: Layer, d: Tensor) -> Tensor:
+    """d where the largest of each window was, else 0: the transpose of `_pooled`"""
+    block, places = layer.block, layer.saved.places
+    if places is None:
+        return d
+    maps, flat = _maps(d, block.seen_size).flatten(2), places.flatten(2)
+    spread = maps.new_zeros(*maps.shape[:2], block.out_size**2)
+    return _rows(spread.scatter_(2, flat, maps), d)
+
+
+def _maps(rows: Tensor, size: int) -> Tensor:
+    """(tasks, rows, channels) as (pictures of all tasks, channels, height, width)"""
+    return rows.view(-1, size, size, rows.shape[-1]).permute(0, 3, 1, 2)
+
+
+def _rows(maps: Tensor, like: Tensor) -> Tensor:
+    """(pictures of all tasks, channels, positions) as (tasks, rows, channels)"""
+    return maps.transpose(1, 2).reshape(len(like), -1, like.shape[-1])
 
 
 def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:
@@ -108,12 +138,12 @@ def _cotangent(layer: Layer, da: Tensor, da_t: Tensor | None, out: Tensor) -> Co
     """dz and dż from da; the sums of dn on the way are the gradients of γ and β"""
     block, norm, z_hat, z_hat_t = layer.block, layer.norm, layer.z, layer.z_t
     a, (scale, scale_t) = layer.saved.activation[0], norm.scale
-    dn, gain = _where_open(da.view_as(a), a), norm.rstd * scale
+    dn, gain = _unpooled(layer, _where_open(da.view_as(a), a)), norm.rstd * scale
     mean, slope = dn.mean(1, keepdim=True), (dn * z_hat).mean(1, keepdim=True)
     if da_t is None or z_hat_t is None:
         _write_sums(block, out, mean, slope, z_hat.shape[1])
         return Cotangent(_without(dn, mean, (z_hat, slope)).mul_(gain), None, None)
-    dn_t, gain_t = _where_open(da_t.view_as(a), a), norm.rstd * (scale_t - gain * norm.cross)
+    dn_t, gain_t = _unpooled(layer, _where_open(da_t.view_as(a), a)), norm.rstd * (scale_t - gain * norm.cross)
     mean_t, slope_t = dn_t.mean(1, keepdim=True), (dn_t * z_hat).addcmul_(dn, z_hat_t).mean(1, keepdim=True)
     _write_sums(block, out, mean_t, slope_t, z_hat.shape[1])
     e, e_t = _without(dn, mean, (z_hat, slope)), _without(dn_t, mean_t, (z_hat_t, slope), (z_hat, slope_t))
@@ -130,7 +160,8 @@ def _without(d: Tensor, mean: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
 
 def _write_sums(block: Block, out: Tensor, shift: Tensor, scale: Tensor, rows: int) -> None:
     block.shift.of(out).copy_(rows * shift[:, 0])
-    block.scale.of(out).copy_(rows * scale[:, 0])
+    if block.scale:
+        block.scale.of(out).copy_(rows * scale[:, 0])
 
 
 def _where_open(d: Tensor, a: Tensor) -> Tensor:
@@ -171,7 +202,9 @@ def _product_rule(a: Pair, d: Pair) -> Tensor:
     return total if a[1] is None else total.baddbmm_(a[1].mT, d[0])
 
 
-def _wide(params: Parameters, slot: Slot) -> Pair:
-    """A parameter of each channel beside arrays, (tasks, 1, channels)"""
+def _wide(params: Parameters, slot: Slot | None) -> Pair:
+    """A parameter of each channel beside arrays, (tasks, 1, channels); 1 where there is none"""
+    if slot is None:
+        return params.flat.new_ones(1, 1, 1), None if params.flat_t is None else params.flat.new_zeros(1, 1, 1)
     value, value_t = params.pair(slot)
     return value[:, None], None if value_t is None else value_t[:, None]
