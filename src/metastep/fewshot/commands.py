@@ -16,9 +16,10 @@ from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks, joined
 from metastep.fewshot.flags import FLAGS, with_flags
-from metastep.fewshot.parts import uses_gpu
 from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
+from metastep.runs.device import uses_gpu
+from metastep.runs.flags import require_none
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -43,20 +44,16 @@ def train(
             return
         config = with_flags(preset_of(preset), given)
         folder = out or Path("runs") / preset
-        with joined(uses_gpu(config)) as ranks:
+        with joined(uses_gpu(config.device)) as ranks:
             reading = progress_bar(f"reading {printable(config.data.name)}")
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     net = given.pop("net", None)
-    if given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
-        raise MetastepError(
-            f"{flag} with --resume: a run goes on as it was configured. Leave it out, or start a new run."
-        )
+    require_none(given)
     config = Run.open(folder).config(TrainConfig)
-    with joined(uses_gpu(config)) as ranks:
+    with joined(uses_gpu(config.device)) as ranks:
         _report(training.resume(folder, data, net, ranks), config, folder, ranks)
 
 

@@ -14,6 +14,7 @@ from metastep.fewshot.distributed import Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import VALIDATION_SEED, Sampler
 from metastep.paths import Asked, MetaGradient, fastest, mapped
+from metastep.runs.device import prepare_device
 from metastep.trees import Tree, tree_leaves
 
 
@@ -26,7 +27,7 @@ class Parts(NamedTuple):
 
 
 def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, ranks: Ranks) -> Parts:
-    device = choose_device(config, ranks)
+    device = prepare_device(config.device, config.precision, config.threads, ranks.local)
     for number in (config.outer.tasks, config.validation.episodes):
         ranks.share(number)  # says at once if there are too few
     learner = Learner.fresh(config).to(device)
@@ -65,20 +66,3 @@ def build_optimizer(outer: OuterConfig, meta: Tree) -> Optimizer:
     if outer.optimizer == "sgd":
         return SGD(tree_leaves(meta), outer.lr)
     return Adam(tree_leaves(meta), outer.lr, eps=1e-8 if outer.eps is None else outer.eps)
-
-
-def choose_device(config: TrainConfig, ranks: Ranks) -> torch.device:
-    if not uses_gpu(config):
-        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
-        torch.set_num_threads(config.threads)
-        return torch.device("cpu")
-    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # PyTorch has it on by itself
-    return torch.device("cuda", ranks.local)
-
-
-def uses_gpu(config: TrainConfig) -> bool:
-    there = torch.cuda.is_available()
-    if config.device == "cuda" and not there:
-        raise MetastepError("device = cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
-    return there and config.device != "cpu"

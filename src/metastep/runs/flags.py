@@ -115,3 +115,12 @@ def _as_flags(message: str, flags: Iterable[Flag]) -> str:
     for flag in sorted(flags, key=lambda flag: -len(flag.path)):
         message = message.replace(flag.path, flag.typed) if "." in flag.path else message
     return message
+
+
+def require_none(given: Mapping[str, Any]) -> None:
+    """A run that is resumed has its configuration already"""
+    if given:
+        flag = f"--{next(iter(given)).replace('_', '-')}"
+        raise MetastepError(
+            f"{flag} with --resume: a run goes on as it was configured. Leave it out, or start a new run."
+        )

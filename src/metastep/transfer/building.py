@@ -14,6 +14,7 @@ from metastep.engine import Unit, unit
 from metastep.errors import MetastepError
 from metastep.modules import draws_noise
 from metastep.nets import CLASSIFIERS, load_net, load_weights
+from metastep.runs.device import prepare_device
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
 from metastep.transfer.iteration import iteration
@@ -151,13 +152,4 @@ def layers_of(net: nn.Module, name: str, chosen: tuple[str, ...] | None, part: s
 
 def choose_device(config: TransferConfig) -> tuple[torch.device, torch.dtype]:
     dtype = torch.float64 if config.precision == "float64" else torch.float32
-    there = torch.cuda.is_available()
-    if config.device == "cuda" and not there:
-        raise MetastepError("device = cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
-    if not there or config.device == "cpu":
-        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
-        torch.set_num_threads(config.threads)
-        return torch.device("cpu"), dtype
-    torch.set_float32_matmul_precision("high" if config.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = config.precision == "tf32"  # PyTorch has it on by itself
-    return torch.device("cuda"), dtype
+    return prepare_device(config.device, config.precision, config.threads), dtype

@@ -14,6 +14,7 @@ from metastep.data.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.runs import Run, to_plain
+from metastep.runs.flags import require_none
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -66,11 +67,7 @@ def run(
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     nets = {name: given.pop(name, None) for name in ("source_net", "target_net")}
-    if given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
-        raise MetastepError(
-            f"{flag} with --resume: a run goes on as it was configured. Leave it out, or start a new run."
-        )
+    require_none(given)
     config = Run.open(folder).config(TransferConfig)
     _report(training.resume(folder, data, **nets), config, folder)
 

@@ -1,0 +1,28 @@
+"""Where a run is computed, and how precisely."""
+
+from typing import Literal
+
+import torch
+
+from metastep.errors import MetastepError
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["float32", "tf32", "float64"]
+
+
+def uses_gpu(wanted: Device) -> bool:
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise MetastepError("device = cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
+    return there and wanted != "cpu"
+
+
+def prepare_device(wanted: Device, precision: Precision, threads: int, number: int = 0) -> torch.device:
+    """The device, with PyTorch set up for it; `number` is that of the GPU"""
+    if not uses_gpu(wanted):
+        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
+        torch.set_num_threads(threads)
+        return torch.device("cpu")
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"  # PyTorch has it on by itself
+    return torch.device("cuda", number)
