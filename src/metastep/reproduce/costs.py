@@ -91,9 +91,7 @@ def _epoch(evidence: Evidence, ours: bool) -> Finding:
     note = "The unit of the ratio: seconds of another card are not compared." if not ours else "Judged by the ratio."
     verdict: Verdict = saving_verdict(1 - ratio, 0.35) if ours else "measured"
     value = {"s/epoch": round(seconds, 1), "ratio": round(ratio, 3)}
-    return Finding(
-        verdict, value, note=note, about=about(path, content, "synthetic pictures of Bird's size and number")
-    )
+    return Finding(verdict, value, note=note, about=about(path, content, synthetic(row)))
 
 
 def saving_verdict(saving: float, paper: float) -> Verdict:
@@ -109,8 +107,12 @@ def transfer_saving(evidence: Evidence, presets: Presets) -> Finding:
         return _absent("baseline and Multi-step at 224×224")
     baseline, multi_step, path, content = pairs["transfer-224"]
     saving = 1 - multi_step["ms"] / baseline["ms"]
-    data = about(path, content, "synthetic pictures of Bird's size and number")
+    data = about(path, content, synthetic(baseline))
     return Finding(saving_verdict(saving, 0.35), round(100 * saving, 1), about=data)
+
+
+def synthetic(row: Row) -> str:
+    return f"synthetic pictures of Bird's size and number, batches of {row['tasks']}"
 
 
 def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
@@ -121,7 +123,8 @@ def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
     savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
     *_, path, content = next(iter(pairs.values()))
     note = (
-        f"Percent of an iteration's time, in {len(savings)} settings, each within one run; the paper has a figure only."
+        f"Percent of an iteration's time by SGD with momentum, in {len(savings)} settings, each within one run; the paper "
+        "has a figure only, by Adam."
     )
     verdict = holds(min(savings.values()) > 0)
     return Finding(verdict, savings, note=note, about=about(path, content, "synthetic pictures"))
