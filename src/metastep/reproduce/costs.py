@@ -123,8 +123,8 @@ def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
     savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
     *_, path, content = next(iter(pairs.values()))
     note = (
-        f"Percent of an iteration's time by SGD with momentum, in {len(savings)} settings, each within one run; the paper "
-        "has a figure only, by Adam."
+        f"Percent of an iteration's time by SGD with momentum, in {len(savings)} settings, each within one run; "
+        "the paper has a figure only, by Adam."
     )
     verdict = holds(min(savings.values()) > 0)
     return Finding(verdict, savings, note=note, about=about(path, content, "synthetic pictures"))
