@@ -43,6 +43,7 @@ def main() -> None:
     require_same(Net(ways=2, shots=2, channels=3, size=7, filters=(16, 32), stride=1, padding=0))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
     require_fused_sgd()
+    require_same_sweep(Net(ways=3, shots=1, size=6, filters=(16, 16)))
 
 
 def require_same(net: "Net", **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -66,6 +67,28 @@ def require_same(net: "Net", **tiles: int) -> None:  # type: ignore[name-defined
         for slot in chain.slots():
             size = slot.of(g).norm() + 1e-3
             assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)
+
+
+def require_same_sweep(net: "Net") -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Whole meta-gradients: the first window starts from one θ for all tasks, the others from φ of each"""
+    import metastep as ms
+    from metastep.fused import chain_of, fused_curvature, fused_over_tasks, fused_problem, plain
+    from metastep.fused.dynamics import FusedSGD
+    from metastep.fused.launch import TritonOperators
+
+    module, tasks, kernels = net.build(), net.tasks(number=2), TritonOperators("ieee")
+    chain, meta = chain_of(module, net.size), {name: p.detach() for name, p in module.named_parameters()}
+    single = {name: p.float() for name, p in meta.items()}, ms.Task(*((x.float(), y) for x, y in tasks))
+    for method, options in ((ms.maml, {}), (ms.multi_step, {"window": 2})):
+
+        def meta_gradient(operators: object, sgd: type[ms.SGD], meta: object, tasks: object) -> dict[str, torch.Tensor]:
+            problem, curvature = fused_problem(chain, operators), fused_curvature(chain, operators)  # type: ignore[arg-type]
+            estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), 4, curvature=curvature, **options)  # noqa: B023
+            return fused_over_tasks(chain, estimator)(meta, tasks).grad  # type: ignore[arg-type, return-value]
+
+        expected, found = meta_gradient(plain, ms.SGD, meta, tasks), meta_gradient(kernels, FusedSGD, *single)
+        away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
+        assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, method  # type: ignore[operator]
 
 
 def require_fused_sgd() -> None:

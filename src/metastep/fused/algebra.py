@@ -11,7 +11,7 @@ A dot (ṗ, here `p_t`) is the derivative along one direction of the parameters.
 A bias before BatchNorm is taken away again with the mean: it is not read, and its gradient is 0.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -44,10 +44,15 @@ class Judged(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """φ of all tasks, (tasks, length), and a direction"""
+    """φ of all tasks, (tasks, length), and a direction; both contiguous: a kernel finds a task alike in either"""
 
     flat: Tensor
     flat_t: Tensor | None
+
+    @classmethod
+    def of(cls, flat: Tensor, flat_t: Tensor | None = None) -> Self:
+        """Where all tasks start from one θ, `flat` is that one, expanded"""
+        return cls(flat.contiguous(), None if flat_t is None else flat_t.contiguous())
 
     def pair(self, slot: Slot) -> tuple[Tensor, Tensor | None]:
         return slot.of(self.flat), None if self.flat_t is None else slot.of(self.flat_t)
@@ -84,7 +89,8 @@ def differentiate(
 
     x (tasks, pictures, height, width, channels), y (tasks, pictures)
     """
-    params, out = Parameters(flat, flat_t), torch.zeros_like(flat)
+    params = Parameters.of(flat, flat_t)
+    out = torch.zeros_like(params.flat)
     judged, layers = judge(operators, chain, params, x, y, out)
     back = judged.back
     while layers:  # each is let go of once it was used

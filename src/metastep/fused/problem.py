@@ -42,7 +42,8 @@ def gradient(
 
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task"""
-    judged, _ = judge(operators, chain, Parameters(flat, None), x, y, torch.empty_like(flat))
+    params = Parameters.of(flat)
+    judged, _ = judge(operators, chain, params, x, y, torch.empty_like(params.flat))
     return judged.loss, judged.accuracy
 
 
