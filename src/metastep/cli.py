@@ -9,6 +9,7 @@ from metastep.bench.command import bench
 from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
+from metastep.fewshot.distributed import run_rank
 from metastep.fewshot.use_commands import classify, evaluate, report
 from metastep.reproduce.command import reproduce
 from metastep.transfer.commands import app as transfer
@@ -41,4 +42,4 @@ def metastep(
 
 
 def main() -> None:
-    app()
+    run_rank(app)

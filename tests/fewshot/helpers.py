@@ -25,7 +25,7 @@ from metastep.fewshot.config import (
     TrainConfig,
     ValidationConfig,
 )  # fmt: skip
-from metastep.fewshot.distributed import joined
+from metastep.fewshot.distributed import joined, run_rank
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, from_plain, to_plain
 
@@ -128,4 +128,4 @@ def _die_at(iteration: int) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    run_rank(lambda: main(json.loads(sys.argv[1])))

@@ -77,7 +77,5 @@ def test_tasks_are_shared_without_gap_or_overlap() -> None:
 def test_an_error_of_the_first_rank_ends_all(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = two_ranks(TINY, tmp_path / "file" / "run")
-    # Gloo's threads now and then abort a rank while Python shuts down after an error: by then the message is out and
-    # there is nothing left to lose.
-    assert all(status in (2, -signal.SIGABRT) for status, _ in done), done
+    assert [status for status, _ in done] == [2, 2], done
     assert all("cannot be made" in text and "Traceback" not in text for _, text in done)

@@ -4,6 +4,7 @@ Every rank holds the same parameters and makes the same step with them; the firs
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,6 +97,24 @@ def joined(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
         _meet()
     finally:
         dist.destroy_process_group()
+
+
+def run_rank(main: Callable[[], Any]) -> None:
+    """main(), for the process of a rank: then it ends at once, with main's status.
+
+    In Python's shutdown gloo's threads now and then abort a rank that is through: torchrun would call that a failure.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        main()
+        return
+    status = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _meet() -> None:
