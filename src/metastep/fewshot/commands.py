@@ -1,7 +1,6 @@
 """`metastep train` and `metastep presets`."""
 
 import json
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,6 @@ from rich.table import Table
 
 from metastep.data.commands import progress_bar, refusals
 from metastep.data.errors import printable
-from metastep.errors import MetastepError
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks, joined
@@ -20,6 +18,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
+from metastep.runs.presets import Out, PresetName, Resume, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -30,10 +29,10 @@ Data = Annotated[
 
 def train(
     *,
-    preset: Annotated[str, typer.Option(help="What to start from; every other flag changes it.")] = DEFAULT,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET")] = None,
+    preset: PresetName = DEFAULT,
+    out: Out = None,
     data: Data = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Resume = None,
     **options: Any,
 ) -> None:
     """Meta-train a few-shot learner. With torchrun, the tasks of an iteration are shared among its processes."""
@@ -99,11 +98,7 @@ def _summary(config: TrainConfig) -> tuple[str, str, str, str]:
 
 
 def preset_of(name: str) -> TrainConfig:
-    if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
-        raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
-    return PRESETS[name]
+    return preset_named(name, PRESETS, "metastep presets")
 
 
 FLAGS.attach(train)

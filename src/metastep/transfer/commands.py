@@ -1,7 +1,6 @@
 """`metastep transfer`: the embedded comparison, and with a word after it, runs of one's own."""
 
 import json
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,9 +11,9 @@ from rich.text import Text
 
 from metastep.data.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
-from metastep.errors import MetastepError
 from metastep.runs import Run, to_plain
 from metastep.runs.flags import require_none
+from metastep.runs.presets import Out, PresetName, Resume, preset_named
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -47,10 +46,10 @@ def transfer(
 
 def run(
     *,
-    preset: Annotated[str, typer.Option(help="What to start from; every other flag changes it.")] = DEFAULT,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET")] = None,
+    preset: PresetName = DEFAULT,
+    out: Out = None,
     data: Data = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Resume = None,
     **options: Any,
 ) -> None:
     """Train a target net: with what and where to transfer learned, from scratch, or by fine-tuning."""
@@ -151,11 +150,7 @@ def _summary(config: TransferConfig) -> tuple[str, str, str, str, str]:
 
 
 def preset_of(name: str) -> TransferConfig:
-    if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
-        raise MetastepError(f"there is no preset {name!r}.{guess} `metastep transfer presets` lists all of them.")
-    return PRESETS[name]
+    return preset_named(name, PRESETS, "metastep transfer presets")
 
 
 FLAGS.attach(run)

@@ -1,0 +1,25 @@
+"""Configurations that have a name, and how the commands that start from one take it."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from metastep.errors import MetastepError
+
+Config = TypeVar("Config")
+
+PresetName = Annotated[str, typer.Option(help="What to start from; every other flag changes it.")]
+Out = Annotated[Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET")]
+Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+
+
+def preset_named(name: str, presets: Mapping[str, Config], lister: str) -> Config:
+    """lister: the command that lists them"""
+    if name not in presets:
+        near = get_close_matches(name, presets, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise MetastepError(f"there is no preset {name!r}.{guess} `{lister}` lists all of them.")
+    return presets[name]
