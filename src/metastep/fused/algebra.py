@@ -13,7 +13,6 @@ A bias before BatchNorm is taken away again with the mean: it is not read, and i
 
 from typing import Any, NamedTuple, Protocol, Self
 
-import torch
 from torch import Tensor
 
 from metastep.fused.chain import Block, Chain, Head, Slot
@@ -38,9 +37,18 @@ class Cotangent(NamedTuple):
 
 
 class Judged(NamedTuple):
-    loss: Tensor  # (tasks,)
-    accuracy: Tensor
+    sums: Tensor  # (tasks, parts, 2): of losses and of hits; added up only where somebody asks
+    pictures: int
     back: Cotangent
+
+    @property
+    def loss(self) -> Tensor:
+        """(tasks,)"""
+        return self.sums[..., 0].sum(1) / self.pictures
+
+    @property
+    def accuracy(self) -> Tensor:
+        return self.sums[..., 1].sum(1) / self.pictures
 
 
 class Parameters(NamedTuple):
@@ -61,15 +69,22 @@ class Parameters(NamedTuple):
 class Operators(Protocol):
     """`out` (tasks, length) takes gradients, or their derivatives where there is a direction, each in its slot."""
 
+    def room(self, flat: Tensor) -> Tensor:
+        """`out`; where nothing will be written, it is 0"""
+
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer: ...
 
     def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged: ...
 
-    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None: ...
+    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
+        """May run beside what follows: what it returns must be kept until `join`"""
+
 
     def data_gradient(
         self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor
     ) -> Cotangent: ...
+
+    def join(self, pending: list[Any]) -> None: ...
 
 
 def judge(
@@ -90,13 +105,14 @@ def differentiate(
     x (tasks, pictures, height, width, channels), y (tasks, pictures)
     """
     params = Parameters.of(flat, flat_t)
-    out = torch.zeros_like(params.flat)
+    out = operators.room(params.flat)
     judged, layers = judge(operators, chain, params, x, y, out)
-    back = judged.back
+    back, pending = judged.back, []
     while layers:  # each is let go of once it was used
         layer = layers.pop()
         before = layers[-1] if layers else x
-        operators.weight_gradient(before, layer, back, out)
+        pending.append(operators.weight_gradient(before, layer, back, out))
         if isinstance(before, Layer):
             back = operators.data_gradient(before, layer, back, params, out)
+    operators.join(pending)
     return judged, out

@@ -98,7 +98,7 @@ class Chain(NamedTuple):
         return value
 
 
-ALIGNED = 4  # floats: what a GPU reads at once begins at a multiple of 16 bytes
+ALIGNED = 16  # floats: Triton reads several at once where it knows that addresses are such multiples
 
 
 class _Layout:

@@ -21,6 +21,14 @@ BACK_ROWS = 6
 
 
 @triton.jit
+def _dot(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a b; 16-bit factors are rounded here, sums and everything that is kept stay in float32"""
+    if PRECISION == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
 def _norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
     """A, B, A˙, B˙ of these channels"""
     a, b = tl.load(norm + A * C + c)[None, :], tl.load(norm + B * C + c)[None, :]
@@ -106,9 +114,9 @@ def forward_kernel(
         patch = _patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
         at = k[:, None] * O + o[None, :]
         k_mask = (k < K * K * C)[:, None]
-        acc = tl.dot(patch, tl.load(w + at, mask=k_mask, other=0.0), acc, input_precision=PRECISION)
+        acc = _dot(patch, tl.load(w + at, mask=k_mask, other=0.0), acc, PRECISION)
         if DUAL:
-            acc_t = tl.dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, input_precision=PRECISION)
+            acc_t = _dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
     else:
         # A tile over all channels would need too much shared memory for three stages.
         for step in range(K * K * (C // BLOCK_K)):
@@ -125,10 +133,10 @@ def forward_kernel(
             f, f_t = _activation(value, value_t, a, b, a_t, b_t, mask, DUAL)
             w_at = (tap * C + c)[:, None] * O + o[None, :]
             weight = tl.load(w + w_at)
-            acc = tl.dot(f, weight, acc, input_precision=PRECISION)
+            acc = _dot(f, weight, acc, PRECISION)
             if DUAL:
-                acc_t = tl.dot(f_t, weight, acc_t, input_precision=PRECISION)
-                acc_t = tl.dot(f, tl.load(w_t + w_at), acc_t, input_precision=PRECISION)
+                acc_t = _dot(f_t, weight, acc_t, PRECISION)
+                acc_t = _dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
     out = (task * rows + r)[:, None] * O + o[None, :]
     tl.store(z + out, acc, mask=row_mask[:, None])
     count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)
@@ -212,7 +220,8 @@ def _store_cotangent(
 
 @triton.jit
 def head_kernel(
-    z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums, pictures, stride, out_stride, part_stride,
+    z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums,
+    pictures, stride, out_stride, part_stride, filled,
     C: tl.constexpr, POSITIONS: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
     DUAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -235,11 +244,11 @@ def head_kernel(
         f, f_t = _activation(value, value_t, a, rise, a_t, rise_t, mask, DUAL)
         w_at = (p * C + c)[:, None] * WAYS + j[None, :]
         weight = tl.load(w + w_at, mask=real[None, :], other=0.0)
-        logits = tl.dot(f, weight, logits, input_precision=PRECISION)
+        logits = _dot(f, weight, logits, PRECISION)
         if DUAL:
             weight_t = tl.load(w_t + w_at, mask=real[None, :], other=0.0)
-            logits_t = tl.dot(f_t, weight, logits_t, input_precision=PRECISION)
-            logits_t = tl.dot(f, weight_t, logits_t, input_precision=PRECISION)
+            logits_t = _dot(f_t, weight, logits_t, PRECISION)
+            logits_t = _dot(f, weight_t, logits_t, PRECISION)
     logits += tl.load(b + task * stride + j, mask=real, other=0.0)[None, :]
     logits = tl.where(real[None, :], logits, -float("inf"))
     y = tl.load(labels + task * pictures + i, mask=there, other=0)
@@ -262,7 +271,7 @@ def head_kernel(
         d_t = prob * (logits_t - tl.sum(prob * logits_t, 1)[:, None]) / pictures
         d_t = tl.where(there[:, None] & real[None, :], d_t, 0.0)
     part = block * part_stride + task * out_stride
-    tl.store(d_b + part + j, tl.sum(d_t, 0), mask=real)
+    tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 behind the last class
     shift, scale = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     shift_t, scale_t = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     for p in range(POSITIONS):
@@ -273,14 +282,14 @@ def head_kernel(
         f, f_t = _activation(value, value_t, a, rise, a_t, rise_t, mask, DUAL)
         w_at = (p * C + c)[:, None] * WAYS + j[None, :]
         weight = tl.load(w + w_at, mask=real[None, :], other=0.0)
-        grad_w = tl.dot(tl.trans(f), d_t, input_precision=PRECISION)
-        da = tl.dot(d, tl.trans(weight), input_precision=PRECISION)
+        grad_w = _dot(tl.trans(f), d_t, tl.zeros((C, COLUMNS), tl.float32), PRECISION)
+        da = _dot(d, tl.trans(weight), tl.zeros((BLOCK_N, C), tl.float32), PRECISION)
         da_t = da
         if DUAL:
             weight_t = tl.load(w_t + w_at, mask=real[None, :], other=0.0)
-            grad_w = tl.dot(tl.trans(f_t), d, grad_w, input_precision=PRECISION)
-            da_t = tl.dot(d_t, tl.trans(weight), input_precision=PRECISION)
-            da_t = tl.dot(d, tl.trans(weight_t), da_t, input_precision=PRECISION)
+            grad_w = _dot(tl.trans(f_t), d, grad_w, PRECISION)
+            da_t = _dot(d_t, tl.trans(weight), tl.zeros((BLOCK_N, C), tl.float32), PRECISION)
+            da_t = _dot(d, tl.trans(weight_t), da_t, PRECISION)
         tl.store(d_w + part + w_at, grad_w, mask=real[None, :])
         more = _store_cotangent(da, da_t, z, z_t, norm, dn, dn_t, sums, at, mask, c, C, DUAL)
         shift, scale, shift_t, scale_t = shift + more[0], scale + more[1], shift_t + more[2], scale_t + more[3]
@@ -294,8 +303,8 @@ def head_kernel(
 
 @triton.jit
 def cotangent_kernel(
-    sums, norm, scale, scale_t, d_shift, d_scale, back, rows, stride, blocks,
-    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
+    sums, norm, scale, scale_t, d_shift, d_scale, d_bias, back, rows, stride, blocks,
+    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Joins the sums of dn; writes the gradients of γ and β (or their derivatives), and makes G, U, V, … of them"""
     task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
@@ -329,6 +338,8 @@ def cotangent_kernel(
         shift, slope = shift_t, slope_t
     tl.store(d_shift + task * stride + o, shift)
     tl.store(d_scale + task * stride + o, slope)
+    if BIAS:
+        tl.store(d_bias + task * stride + o, tl.zeros((O,), tl.float32))
 
 
 @triton.jit
@@ -376,10 +387,10 @@ def data_kernel(
         dz, dz_t = _before_norm(d, d_t, value, value_t, g, u, v, g_t, u_t, v_t, mask, DUAL)
         w_at = ((ky * K + kx) * C + c)[:, None] * O + o[None, :]
         weight = tl.trans(tl.load(w + w_at))
-        acc = tl.dot(dz, weight, acc, input_precision=PRECISION)
+        acc = _dot(dz, weight, acc, PRECISION)
         if DUAL:
-            acc_t = tl.dot(dz_t, weight, acc_t, input_precision=PRECISION)
-            acc_t = tl.dot(dz, tl.trans(tl.load(w_t + w_at)), acc_t, input_precision=PRECISION)
+            acc_t = _dot(dz_t, weight, acc_t, PRECISION)
+            acc_t = _dot(dz, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
     at = ((task * pictures + image) * size * size + y * size + x)[:, None] * C + c[None, :]
     mask = row_mask[:, None] & (c < C)[None, :]
     found = _store_cotangent(acc, acc_t, below, below_t, norm + task * 8 * C, out, out_t, sums, at, mask, c, C, DUAL)
@@ -429,7 +440,7 @@ def weight_kernel(
         dz, dz_t = _before_norm(d, d_t, value, value_t, g, u, v, g_t, u_t, v_t, mask, DUAL)
         if COLUMNS > 0:
             patch = _patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
-            acc = tl.dot(tl.trans(patch), dz_t, acc, input_precision=PRECISION)
+            acc = _dot(tl.trans(patch), dz_t, acc, PRECISION)
         else:
             y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
             seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
@@ -439,9 +450,9 @@ def weight_kernel(
             if DUAL:
                 below_t = tl.load(src_t + src_at, mask=seen, other=0.0)
             f, f_t = _activation(below, below_t, a, b, a_t, b_t, seen, DUAL)
-            acc = tl.dot(tl.trans(f), dz_t, acc, input_precision=PRECISION)
+            acc = _dot(tl.trans(f), dz_t, acc, PRECISION)
             if DUAL:
-                acc = tl.dot(tl.trans(f_t), dz, acc, input_precision=PRECISION)
+                acc = _dot(tl.trans(f_t), dz, acc, PRECISION)
     at = (tap * C + c)[:, None] * O + o[None, :]
     kept = (c < K * K * C)[:, None] & (o < O)[None, :]
     tl.store(out + part * part_stride + task * stride + at, acc, mask=kept)

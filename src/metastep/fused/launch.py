@@ -1,6 +1,10 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -31,14 +35,18 @@ def require_kernels(chain: Chain) -> None:
 class TritonOperators:
     """Sizes of tiles: the fastest of the few that were measured on an H200."""
 
-    precision: str = "tf32"  # of the products: tf32, tf32x3 or ieee
+    precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
     rows: int = 64
     inner: int = 32
     pictures: int = 32
     weight_rows: int = 32
     part: int = 1024  # rows that one program sums a weight gradient over
+    patch_part: int = 256  # where there are few channels, and so few programs
     warps: int = 4
     stages: int = 3
+
+    def room(self, flat: Tensor) -> Tensor:
+        return torch.empty_like(flat)  # the kernels write all of it
 
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), src, src_t, norm = params.pair(block.weight), *_source(before)
@@ -73,19 +81,18 @@ class TritonOperators:
         blocks = triton.cdiv(pictures, size)
         # One block writes its gradient where it belongs; of several, the parts are added up afterwards.
         start, length = head.weight.start, out.shape[1] - head.weight.start
-        parts = out[None, :, start:] if blocks == 1 else out.new_zeros(blocks, tasks, length)
+        parts = out[None, :, start:] if blocks == 1 else out.new_empty(blocks, tasks, length)
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
         dn, dn_t = torch.empty_like(z), None if w_t is None else torch.empty_like(z)
         kernels.head_kernel[(blocks, tasks)](
             z, _or(last.z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
-            parts.stride(0), channels, head.features // channels, head.ways,
+            parts.stride(0), out.shape[1] - head.bias.start, channels, head.features // channels, head.ways,
             max(16, triton.next_power_of_2(head.ways)), size, w_t is not None, self.precision, num_warps=self.warps,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
-        total = judged.sum(1) / pictures
-        return Judged(total[:, 0], total[:, 1], self._cotangent(last, dn, dn_t, sums, params, out))
+        return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, params, out))
 
     def _cotangent(
         self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, params: Parameters, out: Tensor
@@ -94,25 +101,35 @@ class TritonOperators:
         scale, scale_t = params.pair(_scale(block))
         back = dn.new_empty(tasks, kernels.BACK_ROWS, block.outputs)
         kernels.cotangent_kernel[(tasks,)](
-            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), _scale(block).of(out), back,
-            dn[0, ..., 0].numel(), scale.stride(0), blocks, block.outputs, dn_t is not None, _many(blocks),
+            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), _scale(block).of(out),
+            out if block.bias is None else block.bias.of(out), back, dn[0, ..., 0].numel(), scale.stride(0), blocks,
+            block.outputs, dn_t is not None, _many(blocks), block.bias is not None,
         )  # fmt: skip
         return Cotangent(dn, dn_t, back)
 
-    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None:
+    def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
+        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
         block, (src, src_t, norm) = layer.block, _source(before)
         tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
-        slot = block.weight.of(out)
-        parts = triton.cdiv(rows, self.part)
-        written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
-        kernels.weight_kernel[(1 if _columns(block) else block.kernel**2, parts, tasks)](
-            src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums,
-            written, rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block),
-            back.dn_t is not None, self.weight_rows, _columns(block), self.precision,
-            num_warps=self.warps, num_stages=self.stages,
-        )  # fmt: skip
-        if parts > 1:
-            torch.sum(written, 0, out=slot)
+        slot, few = block.weight.of(out), _columns(block) > 0
+        parts = triton.cdiv(rows, self.patch_part if few else self.part)
+        with beside(src.device):
+            written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
+            kernels.weight_kernel[(1 if few else block.kernel**2, parts, tasks)](
+                src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z),
+                back.sums, written, rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0),
+                *_geometry(block), back.dn_t is not None, self.weight_rows, _columns(block), self.precision,
+                num_warps=self.warps, num_stages=self.stages,
+            )  # fmt: skip
+            if parts > 1:
+                torch.sum(written, 0, out=slot)
+        return before, layer, back
+
+    def join(self, pending: list[Any]) -> None:
+        (*_, back) = pending[0]
+        if back.dn.is_cuda:
+            torch.cuda.current_stream().wait_stream(_side(back.dn.device))
+        pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
         block, (w, w_t), below = layer.block, params.pair(layer.block.weight), before.z
@@ -129,6 +146,23 @@ class TritonOperators:
             num_stages=self.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, params, out)
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """On a second stream, after all that was asked for on this one"""
+    if device.type != "cuda":
+        yield
+        return
+    side = _side(device)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _scale(block: Block) -> Slot:

@@ -31,6 +31,9 @@ class Kept(NamedTuple):
     places: Tensor | None  # where the largest of each window was, where they are pooled
 
 
+room = torch.zeros_like
+
+
 def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
     columns, columns_t = _input_columns(block, before)
     w, w_t = params.pair(block.weight)
@@ -115,9 +118,9 @@ def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) ->
         df_t = torch.bmm(d_t, w.mT).baddbmm_(d, w_t.mT)
     head.weight.of(out).copy_(_product_rule((f, f_t), (d, d_t)))
     head.bias.of(out).copy_((d if d_t is None else d_t).sum(1))
-    loss = -log_p.gather(-1, y[..., None]).mean((1, 2))
-    accuracy = (logits.argmax(-1) == y).to(logits.dtype).mean(1)
-    return Judged(loss, accuracy, _cotangent(last, df, df_t, out))
+    hits = (logits.argmax(-1) == y).to(logits.dtype)
+    sums = torch.stack([-log_p.gather(-1, y[..., None])[..., 0], hits], -1).sum(1, keepdim=True)
+    return Judged(sums, pictures, _cotangent(last, df, df_t, out))
 
 
 def weight_gradient(before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None:
@@ -132,6 +135,10 @@ def data_gradient(before: Layer, layer: Layer, back: Cotangent, params: Paramete
     if w_t is not None and dz_t is not None:
         da_t = from_columns(layer.block, torch.bmm(dz_t, w.mT).baddbmm_(dz, w_t.mT))
     return _cotangent(before, da, da_t, out)
+
+
+def join(pending: list[None]) -> None:
+    del pending  # all is done at once here
 
 
 def _cotangent(layer: Layer, da: Tensor, da_t: Tensor | None, out: Tensor) -> Cotangent:

@@ -35,15 +35,20 @@ CACHE = 10**7
 def gradient(
     operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
 ) -> Tensors:
-    """Loss and accuracy of each task, and ∂L/∂φ, or (∂²L/∂φ²)·flat_t"""
-    judged, found = differentiate(operators, chain, flat, x, y, flat_t)
+    """∂L/∂φ, or (∂²L/∂φ²)·flat_t"""
+    return differentiate(operators, chain, flat, x, y, flat_t)[1:]
+
+
+def judged_gradient(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
+    """Loss and accuracy of each task, and ∂L/∂φ"""
+    judged, found = differentiate(operators, chain, flat, x, y)
     return judged.loss, judged.accuracy, found
 
 
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task"""
     params = Parameters.of(flat)
-    judged, _ = judge(operators, chain, params, x, y, torch.empty_like(params.flat))
+    judged, _ = judge(operators, chain, params, x, y, operators.room(params.flat))
     return judged.loss, judged.accuracy
 
 
@@ -69,7 +74,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(flat: Tensor, x: Tensor, y: Tensor, chain: Chain, operators: Operators) -> Tensors:
-        return by_cache(chain, partial(gradient, operators, chain), flat, x, y)
+        return by_cache(chain, partial(judged_gradient, operators, chain), flat, x, y)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
