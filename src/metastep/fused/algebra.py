@@ -79,7 +79,6 @@ class Operators(Protocol):
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
         """May run beside what follows: what it returns must be kept until `join`"""
 
-
     def data_gradient(
         self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor
     ) -> Cotangent: ...
