@@ -39,7 +39,7 @@ def main() -> None:
     torch.set_num_threads(1)
     # one part and one tile of everything; then several; colours; other strides, kernels and paddings
     require_same(Net(ways=3, shots=1, size=6, filters=(16, 16)))
-    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), part=64, rows=16, pictures=16)
+    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), part=64, patch_part=64, pictures=16)
     require_same(Net(ways=2, shots=2, channels=3, size=7, filters=(16, 32), stride=1, padding=0))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
     require_fused_sgd()

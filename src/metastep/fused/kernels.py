@@ -24,8 +24,10 @@ BACK_ROWS = 6
 def _dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a b; 16-bit factors are rounded here, sums and everything that is kept stay in float32"""
     if PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
-    return tl.dot(a, b, acc, input_precision=PRECISION)
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
 
 
 @triton.jit
@@ -76,6 +78,21 @@ def _before_norm(dn, dn_t, z, z_t, g, u, v, g_t, u_t, v_t, mask, DUAL: tl.conste
 
 
 @triton.jit
+def _parted(r, by):
+    """r // by, where r < 2²²: integer division would take some twenty instructions"""
+    return ((r.to(tl.float32) + 0.5) * (1.0 / by.to(tl.float32))).to(tl.int32)
+
+
+@triton.jit
+def _position(r, high, wide):
+    """Picture, row and column of the rows r of maps that are high × wide"""
+    image = _parted(r, high * wide)
+    rest = r - image * (high * wide)
+    y = _parted(rest, wide)
+    return image, y, rest - y * wide
+
+
+@triton.jit
 def _patch_tile(
     src, image, yo, xo, row_mask, size, C: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -105,7 +122,7 @@ def forward_kernel(
     w_t += task * w_stride
     r = block * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < rows
-    image, yo, xo = r // (width * width), r // width % width, r % width
+    image, yo, xo = _position(r, width, width)
     o = tl.arange(0, O)
     acc = tl.zeros((BLOCK_R, O), tl.float32)
     acc_t = tl.zeros((BLOCK_R, O), tl.float32)
@@ -118,14 +135,15 @@ def forward_kernel(
         if DUAL:
             acc_t = _dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
     else:
-        # A tile over all channels would need too much shared memory for three stages.
+        y0, x0 = yo * S - PAD, xo * S - PAD
+        corner = ((image * size + y0) * size + x0) * C
         for step in range(K * K * (C // BLOCK_K)):
             tap = step // (C // BLOCK_K)
             c = step % (C // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
             a, b, a_t, b_t = _norm_of(norm, c, C, DUAL)
-            y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
+            y, x = y0 + tap // K, x0 + tap % K
             mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-            at = ((image * size + y) * size + x)[:, None] * C + c[None, :]
+            at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
             value = tl.load(src + at, mask=mask, other=0.0)
             value_t = value
             if DUAL:
@@ -359,7 +377,8 @@ def data_kernel(
     high, wide = (size - py + S - 1) // S, (size - px + S - 1) // S
     r = block % per_phase * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < pictures * high * wide
-    image, y, x = r // (high * wide), r // wide % high * S + py, r % wide * S + px
+    image, y, x = _position(r, high, wide)
+    y, x = y * S + py, x * S + px
     dn += task * pictures * width * width * O
     dn_t += task * pictures * width * width * O
     z += task * pictures * width * width * O
@@ -372,20 +391,22 @@ def data_kernel(
     acc_t = tl.zeros((BLOCK_R, C), tl.float32)
     ky0, kx0 = (py + PAD) % S, (px + PAD) % S
     across = (K - kx0 + S - 1) // S
+    y0, x0 = (y + PAD - ky0) // S, (x + PAD - kx0) // S  # exact: what differs by a multiple of S is another tap
+    corner = ((image * width + y0) * width + x0) * O
     for step in range((K - ky0 + S - 1) // S * across * (O // BLOCK_K)):
         tap = step // (O // BLOCK_K)
         o = step % (O // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
         g, u, v, g_t, u_t, v_t = _back_of(back, o, O, DUAL)
-        ky, kx = ky0 + tap // across * S, kx0 + tap % across * S
-        yo, xo = (y + PAD - ky) // S, (x + PAD - kx) // S
-        mask = (row_mask & (y + PAD >= ky) & (yo < width) & (x + PAD >= kx) & (xo < width))[:, None]
-        at = ((image * width + yo) * width + xo)[:, None] * O + o[None, :]
+        down, right = tap // across, tap % across
+        yo, xo = y0 - down, x0 - right
+        mask = (row_mask & (yo >= 0) & (yo < width) & (xo >= 0) & (xo < width))[:, None]
+        at = (corner - (down * width + right) * O)[:, None] + o[None, :]
         d, value = tl.load(dn + at, mask=mask, other=0.0), tl.load(z + at, mask=mask, other=0.0)
         d_t, value_t = d, value
         if DUAL:
             d_t, value_t = tl.load(dn_t + at, mask=mask, other=0.0), tl.load(z_t + at, mask=mask, other=0.0)
         dz, dz_t = _before_norm(d, d_t, value, value_t, g, u, v, g_t, u_t, v_t, mask, DUAL)
-        w_at = ((ky * K + kx) * C + c)[:, None] * O + o[None, :]
+        w_at = (((ky0 + down * S) * K + kx0 + right * S) * C + c)[:, None] * O + o[None, :]
         weight = tl.trans(tl.load(w + w_at))
         acc = _dot(dz, weight, acc, PRECISION)
         if DUAL:
@@ -406,10 +427,11 @@ def data_kernel(
 def weight_kernel(
     src, src_t, norm, dn, dn_t, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of one tap (of all, where there are few channels) over a part of the rows, or its derivative"""
-    tap, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, where they are few) over a part of the rows, or its derivative"""
+    number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tap = number // (C // BLOCK_C)
     pictures = rows // (width * width)
     src += task * pictures * size * size * C
     src_t += task * pictures * size * size * C
@@ -420,8 +442,8 @@ def weight_kernel(
     z_t += task * rows * O
     back += task * 6 * O
     o = tl.arange(0, O)
-    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else C
-    c = tl.arange(0, WIDE)
+    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_C
+    c = number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, WIDE)
     g, u, v, g_t, u_t, v_t = _back_of(back, o, O, DUAL)
     if COLUMNS == 0:
         a, b, a_t, b_t = _norm_of(norm, c, C, DUAL)
@@ -430,7 +452,7 @@ def weight_kernel(
     for first in range(part * rows_per_part, last, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         row_mask = r < last
-        image, yo, xo = r // (width * width), r // width % width, r % width
+        image, yo, xo = _position(r, width, width)
         mask = row_mask[:, None]
         at = r[:, None] * O + o[None, :]
         d, value = tl.load(dn + at, mask=mask, other=0.0), tl.load(z + at, mask=mask, other=0.0)

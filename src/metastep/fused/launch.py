@@ -4,18 +4,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from metastep.errors import MetastepError
 from metastep.fused import kernels
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError, Slot
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
+ROWS = 2**22  # that kernels can count, see `_parted`
 
 
 def require_kernels(chain: Chain) -> None:
@@ -31,19 +33,26 @@ def require_kernels(chain: Chain) -> None:
         raise NotAChainError(f"{chain.head.ways} ways: the kernels are for at most 128")
 
 
-@dataclass(frozen=True)
-class TritonOperators:
-    """Sizes of tiles: the fastest of the few that were measured on an H200."""
+class Tile(NamedTuple):
+    """What a program takes at a time of the rows and, of those that are summed over or of which there are many, channels"""
 
-    precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
-    rows: int = 64
-    inner: int = 32
-    pictures: int = 32
-    weight_rows: int = 32
-    part: int = 1024  # rows that one program sums a weight gradient over
-    patch_part: int = 256  # where there are few channels, and so few programs
+    rows: int
+    channels: int
     warps: int = 4
     stages: int = 3
+
+
+@dataclass(frozen=True)
+class TritonOperators:
+    """Sizes of tiles: the fastest of those that were measured on an H200."""
+
+    precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
+    forward_tile: Tile = Tile(32, 64)
+    data_tile: Tile = Tile(64, 32)
+    weight_tile: Tile = Tile(32, 64)
+    pictures: int = 32
+    part: int = 1024  # rows that one program sums a weight gradient over
+    patch_part: int = 256  # where there are few channels, and so few programs
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
@@ -51,15 +60,18 @@ class TritonOperators:
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), src, src_t, norm = params.pair(block.weight), *_source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
+        if rows >= ROWS:
+            raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
         z = src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs)
         z_t = None if w_t is None else torch.empty_like(z)
-        size = _tile(rows, self.rows)
+        tile = self.forward_tile
+        size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         kernels.forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
-            *_geometry(block), w_t is not None, size, min(self.inner, block.inputs), _columns(block), self.precision,
-            num_warps=self.warps, num_stages=self.stages,
+            *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
 
@@ -88,7 +100,7 @@ class TritonOperators:
             z, _or(last.z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
             parts.stride(0), out.shape[1] - head.bias.start, channels, head.features // channels, head.ways,
-            max(16, triton.next_power_of_2(head.ways)), size, w_t is not None, self.precision, num_warps=self.warps,
+            max(16, triton.next_power_of_2(head.ways)), size, w_t is not None, self.precision,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
@@ -111,15 +123,16 @@ class TritonOperators:
         """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
         block, (src, src_t, norm) = layer.block, _source(before)
         tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
-        slot, few = block.weight.of(out), _columns(block) > 0
+        slot, few, tile = block.weight.of(out), _columns(block) > 0, self.weight_tile
+        channels = block.inputs if few else min(tile.channels, block.inputs)
         parts = triton.cdiv(rows, self.patch_part if few else self.part)
         with beside(src.device):
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
-            kernels.weight_kernel[(1 if few else block.kernel**2, parts, tasks)](
+            kernels.weight_kernel[(1 if few else block.kernel**2 * block.inputs // channels, parts, tasks)](
                 src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z),
                 back.sums, written, rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0),
-                *_geometry(block), back.dn_t is not None, self.weight_rows, _columns(block), self.precision,
-                num_warps=self.warps, num_stages=self.stages,
+                *_geometry(block), back.dn_t is not None, tile.rows, channels, _columns(block), self.precision,
+                num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
             if parts > 1:
                 torch.sum(written, 0, out=slot)
@@ -135,15 +148,16 @@ class TritonOperators:
         block, (w, w_t), below = layer.block, params.pair(layer.block.weight), before.z
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
-        size = _tile(in_phase, self.rows)
+        tile = self.data_tile
+        size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
         kernels.data_kernel[(blocks, tasks)](
             back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums, w, _or(w_t, w), below,
             _or(before.z_t, below), before.norm, dn, _or(dn_t, dn), sums, pictures, w.stride(0), *_geometry(block),
-            w_t is not None, size, min(self.inner, block.outputs), self.precision, num_warps=self.warps,
-            num_stages=self.stages,
+            w_t is not None, size, min(tile.channels, block.outputs), self.precision, num_warps=tile.warps,
+            num_stages=tile.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, params, out)
 
