@@ -1,9 +1,6 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +11,7 @@ from metastep.errors import MetastepError
 from metastep.fused import kernels
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError, Slot
+from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
@@ -49,7 +47,8 @@ class TritonOperators:
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
     forward_tile: Tile = Tile(32, 64)
     data_tile: Tile = Tile(64, 32)
-    weight_tile: Tile = Tile(32, 64)
+    dual_data_tile: Tile = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
+    weight_tile: Tile = Tile(16, 64)
     pictures: int = 32
     part: int = 1024  # rows that one program sums a weight gradient over
     patch_part: int = 256  # where there are few channels, and so few programs
@@ -126,7 +125,7 @@ class TritonOperators:
         slot, few, tile = block.weight.of(out), _columns(block) > 0, self.weight_tile
         channels = block.inputs if few else min(tile.channels, block.inputs)
         parts = triton.cdiv(rows, self.patch_part if few else self.part)
-        with beside(src.device):
+        with beside(src.device, "weights"):
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             kernels.weight_kernel[(1 if few else block.kernel**2 * block.inputs // channels, parts, tasks)](
                 src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z),
@@ -139,16 +138,14 @@ class TritonOperators:
         return before, layer, back
 
     def join(self, pending: list[Any]) -> None:
-        (*_, back) = pending[0]
-        if back.dn.is_cuda:
-            torch.cuda.current_stream().wait_stream(_side(back.dn.device))
+        join(pending[0][-1].dn.device, "weights")
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
         block, (w, w_t), below = layer.block, params.pair(layer.block.weight), before.z
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
-        tile = self.data_tile
+        tile = self.data_tile if w_t is None else self.dual_data_tile
         size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
@@ -160,23 +157,6 @@ class TritonOperators:
             num_stages=tile.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, params, out)
-
-
-@contextmanager
-def beside(device: torch.device) -> Iterator[None]:
-    """On a second stream, after all that was asked for on this one"""
-    if device.type != "cuda":
-        yield
-        return
-    side = _side(device)
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        yield
-
-
-@cache
-def _side(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _scale(block: Block) -> Slot:
