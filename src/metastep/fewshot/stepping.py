@@ -22,7 +22,7 @@ from metastep.fewshot.parts import Parts
 from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.optimizers import from_optimizer, into_optimizer
-from metastep.paths import MetaGradient
+from metastep.paths import MetaGradient, for_kernels
 from metastep.runs import Stop
 from metastep.streams import beside, join
 from metastep.tasks import require_finite, write_grads
@@ -137,7 +137,8 @@ class AsOneUnit:
         self._at = Prepared(state, parts.draw(done, config.outer.tasks))
         falling = config.outer.schedule == "linear"
         rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
-        self._unit = unit(iteration(config, parts, replace(dynamics, lr=rate)), parts.learner.device)
+        outer = for_kernels(replace(dynamics, lr=rate), state.params)
+        self._unit = unit(iteration(config, parts, outer), count.device)
 
     @property
     def path(self) -> str:

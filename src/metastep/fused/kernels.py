@@ -429,7 +429,7 @@ def weight_kernel(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, where they are few) over a part of the rows, or its derivative"""
+    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, if few) over a part of the rows, or its derivative"""
     number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     tap = number // (C // BLOCK_C)
     pictures = rows // (width * width)

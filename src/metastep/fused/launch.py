@@ -32,7 +32,7 @@ def require_kernels(chain: Chain) -> None:
 
 
 class Tile(NamedTuple):
-    """What a program takes at a time of the rows and, of those that are summed over or of which there are many, channels"""
+    """What a program takes at a time of the rows, and of the channels of which it does not take all"""
 
     rows: int
     channels: int
@@ -40,15 +40,18 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
+# The fastest of those that were measured on an H200
+FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64)
+DUAL_DATA = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
+
+
 @dataclass(frozen=True)
 class TritonOperators:
-    """Sizes of tiles: the fastest of those that were measured on an H200."""
-
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
-    forward_tile: Tile = Tile(32, 64)
-    data_tile: Tile = Tile(64, 32)
-    dual_data_tile: Tile = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
-    weight_tile: Tile = Tile(16, 64)
+    forward_tile: Tile = FORWARD
+    data_tile: Tile = DATA
+    dual_data_tile: Tile = DUAL_DATA
+    weight_tile: Tile = WEIGHT
     pictures: int = 32
     part: int = 1024  # rows that one program sums a weight gradient over
     patch_part: int = 256  # where there are few channels, and so few programs
