@@ -1,5 +1,6 @@
 """Works that take turns: who is next, who takes a free place, and what becomes of the others when one fails."""
 
+import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,21 @@ def test_what_one_raises_ends_the_others_where_they_are() -> None:
     with pytest.raises(ZeroDivisionError):
         list(together([patient(), failing()], 2))
     assert ended == ["patient"]
+
+
+def test_asked_to_stop_nothing_more_is_begun() -> None:
+    def interrupted() -> Turns[str]:
+        yield
+        signal.raise_signal(signal.SIGTERM)
+        return "interrupted"
+
+    trace: Trace = []
+    before = signal.getsignal(signal.SIGTERM)
+    works = iter([interrupted(), work("beside it", 3, trace), work("later", 1, trace)])
+    assert list(together(works, 2)) == ["interrupted", "BESIDE IT"]
+    assert len(trace) == 3
+    assert next(works)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 class Event:

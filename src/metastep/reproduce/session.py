@@ -3,10 +3,10 @@
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of
 from metastep.runs import LockError, Stop, stop_on_signals
-from metastep.runs.progress import one_display
 from metastep.runs.together import Turns, together
 
 AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
@@ -85,9 +84,8 @@ class Session:
             for claim in claims:
                 self.settle(claim)
             for shares, group in groupby(jobs, lambda job: kind_of(job.preset).SHARES):
-                begun = takewhile(lambda _: not stop.requested, group)
-                works = (self.complete(job, served[job], stop) for job in begun)
-                for end in side_by_side(works, self.together if shares else 1):
+                works = (self.complete(job, served[job], stop) for job in group)
+                for end in together(works, self.together if shares else 1):
                     ends.append(end)
                     release()
         failed = [end.failure for end in ends if end.failure]
@@ -145,11 +143,6 @@ class Session:
     def showing(self, kind: Kind, doing: str) -> AbstractContextManager[Progress]:
         """Beside other runs the display is theirs"""
         return nullcontext(silent) if kind.SHARES and self.together > 1 else progress_bar(doing)
-
-
-def side_by_side(works: Iterable[Turns[End]], places: int) -> Iterator[End]:
-    with one_display() if places > 1 else nullcontext():
-        yield from together(works, places)
 
 
 def release() -> None:

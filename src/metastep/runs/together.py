@@ -12,6 +12,9 @@ from typing import Generic, TypeVar
 
 import torch
 
+from metastep.runs.progress import one_display
+from metastep.runs.stop import stop_on_signals
+
 Result = TypeVar("Result")
 
 Turns = Generator[None, int, Result]
@@ -34,25 +37,26 @@ def alone(turns: Turns[Result]) -> Result:
 def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:
     """Keep up to `places` of them under way, and hand over what each returns, as it ends.
 
-    A place that is free is taken by the next of `works`, which is asked for only then. What one of them raises ends
-    all: who wants the others to go on lets it return its failure.
+    A place that is free is taken by the next of `works`, which is asked for only then, and no more once a signal asked
+    to stop. What one of them raises ends all: who wants the others to go on lets it return its failure.
     """
     waiting, free = iter(works), [_stream(places) for _ in range(places)]
     under_way: deque[_UnderWay[Result]] = deque()
-    try:
-        while True:
-            while free and (work := next(waiting, None)) is not None:
-                under_way.append(_UnderWay(work, free.pop()))
-            if not under_way:
-                return
-            each = _next_ready(under_way)
-            if each.ends(len(under_way) - 1):
-                under_way.remove(each)
-                free.append(each.stream)
-                yield each.result
-    finally:
-        for each in under_way:
-            each.close()
+    with stop_on_signals() as stop, one_display() if places > 1 else nullcontext():
+        try:
+            while True:
+                while free and not stop.requested and (work := next(waiting, None)) is not None:
+                    under_way.append(_UnderWay(work, free.pop()))
+                if not under_way:
+                    return
+                each = _next_ready(under_way)
+                if each.ends(len(under_way) - 1):
+                    under_way.remove(each)
+                    free.append(each.stream)
+                    yield each.result
+        finally:
+            for each in under_way:
+                each.close()
 
 
 def _stream(places: int) -> torch.cuda.Stream | None:
