@@ -50,7 +50,6 @@ def reproduce(
     with refusals():
         claims = chosen(only, table)
         evidence = Evidence(runs, bench, data, iterations)
-        console = Console(soft_wrap=True, highlight=False)
         if list_claims:
             Console().print(listing(claims, evidence, out, seeds))
             return
@@ -59,7 +58,7 @@ def reproduce(
             evidence,
             out,
             {k: v for k, v in changes.items() if v},
-            lambda text: console.print(printable(text), markup=False),
+            lambda text: print(printable(text), flush=True),  # plainly: a live display puts it above its lines
             together or (ON_GPU if uses_gpu(device or "auto") else 1),
         )
         left = [claim for claim in claims if only or not is_done(claim, files.read(out, claim.id), evidence, seeds)]
