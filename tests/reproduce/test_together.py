@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from metastep.cli import app
@@ -102,6 +103,24 @@ def test_one_that_fails_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyP
     assert "iteration 1" in claim("T4.21")["note"]
     assert not Path("results/claims/T4.17.json").exists()  # another process is at it
     assert claim("T4.29")["verdict"] == "short"
+
+
+def test_one_that_finds_no_memory_goes_on_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, raised = Sampler.__call__, []
+
+    def drawing(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
+        if k == 2 and not raised:
+            raised.append(k)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return draw(self, k, tasks, first)
+
+    monkeypatch.setattr(Sampler, "__call__", drawing)
+    failed = call("--together", "3")
+    assert failed.exit_code == 2
+    assert "the device has too little memory for it (--together 3). Lower that" in failed.output
+    assert len(list(Path("results/claims").iterdir())) == 2
+    assert call("--together", "1").exit_code == 0
+    assert len(found()) == 3
 
 
 def test_an_error_that_nobody_expected_releases_all(monkeypatch: pytest.MonkeyPatch) -> None:

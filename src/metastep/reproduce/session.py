@@ -99,8 +99,8 @@ class Session:
         """Train, test, and settle the claims it serves; the others go on if this one cannot"""
         try:
             finished = yield from self.advance(job, stop)
-        except (NonFiniteError, LockError) as error:
-            failure = f"{job.preset}, seed {job.seed}: {error}"
+        except (NonFiniteError, LockError, torch.OutOfMemoryError) as error:
+            failure = f"{job.preset}, seed {job.seed}: {self.reason(error)}"
             self.say(failure)
             for claim in served if isinstance(error, NonFiniteError) else ():
                 self.write(claim, Finding("not run", note=failure))
@@ -108,6 +108,11 @@ class Session:
         for claim in served if finished else ():
             self.settle(claim)
         return End(finished)
+
+    def reason(self, error: Exception) -> str:
+        if not isinstance(error, torch.OutOfMemoryError):
+            return str(error)
+        return f"the device has too little memory for it (--together {self.together}). Lower that, and it goes on."
 
     def advance(self, job: Job, stop: Stop) -> Turns[bool]:
         """Train and test; False where it was stopped on the way"""
