@@ -44,6 +44,10 @@ class Stepper(Protocol):
     def path(self) -> str:
         """How iterations are made, and why not otherwise"""
 
+    @property
+    def queued(self) -> int:
+        """Iterations to call at a time: the device makes them while others have their turn"""
+
     def __call__(self, k: int, stop: Stop) -> Found:
         """Iteration k, counted from 0"""
 
@@ -72,6 +76,8 @@ def why_step_by_step(config: TrainConfig, parts: Parts, ranks: Ranks) -> str | N
 
 class StepByStep:
     """One operator after the other, as Python calls them; the optimizer is PyTorch's"""
+
+    queued = 1
 
     def __init__(self, config: TrainConfig, parts: Parts, ranks: Ranks, reason: str) -> None:
         self._config, self._parts, self._ranks = config, parts, ranks
@@ -127,6 +133,8 @@ class Prepared(NamedTuple):
 
 class AsOneUnit:
     """An iteration as a function of what the last one left; the host only starts it"""
+
+    queued = 10
 
     def __init__(self, config: TrainConfig, parts: Parts, done: int) -> None:
         self._config, self._parts = config, parts
