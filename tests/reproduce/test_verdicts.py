@@ -191,7 +191,7 @@ def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[s
 @pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])
 def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_path: Path) -> None:
     rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", ms),
-            transfer_row("transfer-224", "multi_step", 1, "as published")]  # fmt: skip
+            transfer_row("transfer-224", "multi_step", 1, "source run again")]  # fmt: skip
     evidence = bench_file(tmp_path, "gpu-transfer.json", rows)
     assert judged("T1.2", evidence).verdict == verdict
     assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(ms * 0.079, abs=0.06), "ratio": ms / 100}
