@@ -17,8 +17,9 @@ from metastep.bench.results import Row, case_of
 OURS = "metastep"
 COLOURS = {
     "maml": "#1f77b4", "multi_step": "#d62728", "multi_step2": "#ff9896", "multi_step4": "#d62728",
-    "multi_step8": "#8c1c1c", "first_order": "#2ca02c", "reptile": "#7f7f7f", "imaml": "#9467bd",
-    "hf_maml": "#17becf", "ggs_maml": "#bcbd22", "es_maml": "#8c564b",
+    "multi_step3": "#e377c2", "multi_step8": "#8c1c1c", "first_order": "#2ca02c", "reptile": "#7f7f7f",
+    "imaml": "#9467bd", "hf_maml": "#17becf", "ggs_maml": "#bcbd22", "es_maml": "#8c564b",
+    "scratch": "#7f7f7f", "baseline": "#1f77b4",
 }  # fmt: skip
 STYLE: Any = {
     "svg.hashsalt": "metastep", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,

@@ -13,7 +13,9 @@ from metastep.bench.cases import Case
 from metastep.bench.measure import seconds_of, started, timed
 from metastep.bench.results import Row, about_case
 
-ITERATIONS, REPEATS, SHOWN = 5, 3, 30
+ITERATIONS = {"cuda": 5, "cpu": 1}  # an operator costs the profiler far more than a replayed kernel does
+ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "cpu": ProfilerActivity.CPU}
+REPEATS, SHOWN = 3, 30
 
 
 class Part(NamedTuple):
@@ -28,8 +30,8 @@ def row(case: Case, device: torch.device) -> Row:
     """ms: without the profiler, which slows things down; busy_ms: the sum over kernels, of which one runs at a time"""
     begun = started(case, device)
     ms = 1e3 * statistics.median(timed(begun.step, begun.machine, REPEATS))
-    with profile(activities=activities(device)) as profiler:
-        seconds_of(begun.step, begun.machine, ITERATIONS)
+    with profile(activities=[ACTIVITIES[device.type]]) as profiler:
+        seconds_of(begun.step, begun.machine, ITERATIONS[device.type])
     parts = sorted(merged(profiler, device), key=lambda part: -part.ms)
     busy = sum(part.ms for part in parts)
     return about_case(case) | {
@@ -38,28 +40,23 @@ def row(case: Case, device: torch.device) -> Row:
     }  # fmt: skip
 
 
-def activities(device: torch.device) -> list[ProfilerActivity]:
-    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
-    return [ProfilerActivity.CPU, *on_gpu]
-
-
 def merged(profiler: profile, device: torch.device) -> Iterator[Part]:
     """What ran on the device; instances of one template are one kernel"""
     counts: dict[str, int] = defaultdict(int)
     micros: dict[str, float] = defaultdict(float)
-    on_gpu = device.type == "cuda"
+    on_gpu, iterations = device.type == "cuda", ITERATIONS[device.type]
     for event in profiler.key_averages():
         if (event.device_type.name == "CUDA") == on_gpu:
             name = short(event.key)
             counts[name] += event.count
             micros[name] += event.self_device_time_total if on_gpu else event.self_cpu_time_total
-    return (Part(name, counts[name] / ITERATIONS, micros[name] / 1e3 / ITERATIONS) for name in counts)
+    return (Part(name, counts[name] / iterations, micros[name] / 1e3 / iterations) for name in counts)
 
 
 def short(name: str) -> str:
     """void at::native::reduce_kernel<512, 1, …>(…) -> reduce_kernel"""
     plain = re.sub(r"^void ", "", re.split(r"[<(]", name, maxsplit=1)[0])
-    return plain.rsplit("::", 1)[-1] if plain.startswith("at::") else plain
+    return (plain.rsplit("::", 1)[-1] if plain.startswith("at::") else plain).strip()
 
 
 def summarised(parts: list[Part]) -> list[Part]:

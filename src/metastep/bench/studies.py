@@ -30,7 +30,7 @@ from metastep.bench.options import (
 )
 from metastep.bench.plan import planned
 from metastep.bench.results import Row, write
-from metastep.bench.running import Conditions, hold_to
+from metastep.bench.running import Conditions
 from metastep.data.commands import refusals
 
 ONE = Grid((STANDARD,), ("maml",), (STANDARD_STEPS,))
@@ -106,7 +106,7 @@ def _study(
             grid = replace(grid, methods=None)  # those that a transfer setting has
         path, above = file_for(name, given, place), about(f"bench {name}", given, place)
         if place.type == "cpu":
-            hold_to(given["threads"])
+            torch.set_num_threads(given["threads"])
         for case in planned(grid, ["metastep"]):
             for row in rows_of(case, place):
                 rows.append(row)

@@ -24,7 +24,7 @@ NEEDED = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "i
 
 
 def transfer_files(folder: Path) -> Iterator[Path]:
-    yield from _gpu_first(folder.glob("*-transfer*.json"))
+    yield from _gpu_first([*folder.glob("*-transfer*.json"), *folder.glob("*-bench.json")])
 
 
 def bench_files(folder: Path) -> Iterator[Path]:
