@@ -34,9 +34,10 @@ def startup(name: str) -> Iterator[str]:
 
 def profile(name: str) -> Iterator[str]:
     content = _measured(name)
-    if content["rows"]:
+    rows = [row for row in content["rows"] if "busy_ms" in row]
+    if rows:
         yield provenance(content)
-    for row in content["rows"]:
+    for row in rows:
         busy = f"busy for {row['busy_ms']:.2f} ({row['busy_ms'] / row['ms']:.0%}), {row['launches']:,.0f} calls"
         yield f"\n**{row['setting']}, {case_of(row).method_label}, {row['steps']} steps**: {row['ms']:.2f} ms, {busy}\n"
         if "H200" in content["device"] and row["setting"] in SETTINGS:
@@ -68,7 +69,7 @@ def against_floor(row: Row) -> Iterator[str]:
 
 def precision(name: str) -> Iterator[str]:
     content = _measured(name)
-    rows = content["rows"]
+    rows = [row for row in content["rows"] if "relative_error" in row]
     if not rows:
         return
     precisions = list(dict.fromkeys(row["precision"] for row in rows))
@@ -82,4 +83,6 @@ def precision(name: str) -> Iterator[str]:
 
 
 def _error(row: Row | None) -> str:
-    return f"{row['relative_error']:.1e} ({row['cosine']:.5f})" if row else ""
+    if row is None or row["relative_error"] is None:
+        return ""
+    return f"{row['relative_error']:.1e} ({row['cosine']:.5f})"

@@ -122,6 +122,24 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, measured_cas
     assert said.startswith("metastep bench --methods maml ")
 
 
+def test_meta_transfer_has_rows_of_the_same_form(tmp_path: Path, measured_cases: list[Case]) -> None:
+    path = tmp_path / "rows.json"
+    flags = ("--settings", "transfer-stl10,omniglot-5w1s", "--methods", "maml,baseline,multi_step2", "--steps", "8")
+    result = call(*flags, "--implementations", "metastep,hand-loop", "--tasks", "4", "--out", path)
+    assert result.exit_code == 0, result.output
+    found = [(case.setting, case.method_label, case.steps, case.tasks) for case in measured_cases[::2]]
+    assert found == [
+        ("omniglot-5w1s", "maml", 8, 4),
+        ("omniglot-5w1s", "multi_step2", 8, 4),
+        ("transfer-stl10", "baseline", 2, 1),
+        ("transfer-stl10", "multi_step2", 2, 1),
+    ]
+    assert [case.implementation for case in measured_cases] == ["metastep", "hand-loop"] * 4
+    assert all(list(row) == ROW for row in json.loads(path.read_text())["rows"])
+    assert "transfer-stl10" in result.output
+    assert "<svg" in path.with_suffix(".svg").read_text()
+
+
 @pytest.mark.parametrize("change", [{"commit": "another"}, {"device": "another"}, {"versions": {"torch": "another"}}])
 def test_rows_of_another_commit_or_device_are(
     tmp_path: Path, measured_cases: list[Case], change: dict[str, Any]

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from metastep.bench import precision, profile, startup
-from metastep.bench.cases import METHODS, SETTINGS, STANDARD
+from metastep.bench.cases import METHODS, SETTINGS, STANDARD, Case
 from metastep.bench.floor import floor, floor_parts, total
 from metastep.bench.running import Conditions, FailedError
 from metastep.cli import app
@@ -147,6 +147,44 @@ def test_a_study_from_beginning_to_end(name: str, fields: set[str], tmp_path: Pa
     )
     assert {row["method"] for row in content["rows"]} == {"maml", "first_order"}
     assert all(fields <= set(row) for row in content["rows"])
+
+
+@pytest.mark.usefixtures("standard_is_tiny")
+def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = profile.started
+
+    def fails_for_maml(case: Case, device: torch.device) -> Any:
+        if case.method == "maml":
+            raise RuntimeError("no such kernel\nand much more")
+        return whole(case, device)
+
+    monkeypatch.setattr(profile, "started", fails_for_maml)
+    path = tmp_path / "rows.json"
+    assert call("profile", "--methods", "maml,first_order", "--steps", 1, "--out", path).exit_code == 0
+    failed, fine = json.loads(path.read_text())["rows"]
+    assert failed["note"] == "RuntimeError: no such kernel"
+    assert fine["busy_ms"] > 0
+
+
+@pytest.mark.parametrize("flags", [("--methods", "es_maml"), ("--settings", "transfer-stl10")])
+def test_what_cannot_be_compared_is_refused(flags: tuple[str, str], tmp_path: Path) -> None:
+    result = call("precision", *flags, "--out", tmp_path / "rows.json")
+    assert result.exit_code == 2
+    assert "Choose a few-shot setting" in " ".join(result.output.split())
+
+
+def test_a_precision_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = precision.look
+
+    def fails_in_bf16(case: Case, kind: str, *rest: Any) -> Any:
+        if kind == "bf16":
+            raise RuntimeError("not implemented for BFloat16")
+        return whole(case, kind, *rest)
+
+    monkeypatch.setattr(precision, "look", fails_in_bf16)
+    fp32, bf16 = precision.rows(tiny_case(precision="fp32", steps=1), CPU, seeds=[0])
+    assert fp32["relative_error"] > 0
+    assert (bf16["relative_error"], bf16["note"]) == (None, "not implemented for BFloat16")
 
 
 def test_flags_before_a_study_are_refused() -> None:

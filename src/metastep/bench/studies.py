@@ -29,14 +29,16 @@ from metastep.bench.options import (
     typed,
 )
 from metastep.bench.plan import planned
-from metastep.bench.results import Row, write
+from metastep.bench.results import Row, about_case, write
 from metastep.bench.running import Conditions
 from metastep.data.commands import refusals
+from metastep.errors import MetastepError
 
 ONE = Grid((STANDARD,), ("maml",), (STANDARD_STEPS,))
 SOME = replace(ONE, methods=("maml", "multi_step4", "first_order"))
 SMOOTH = replace(ONE, methods=("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "reptile", "imaml"))
 
+RowsOf = Callable[[Case, torch.device], Iterable[Row]]
 Settings = Annotated[str, settings_option(STANDARD)]
 Steps = Annotated[str, typer.Option(help="Inner steps.", show_default=str(STANDARD_STEPS))]
 TransferSteps = Annotated[str, typer.Option(help="Virtual steps T.", show_default="2")]
@@ -94,9 +96,7 @@ def precision(
     _study("precision", given, SMOOTH, lambda case, place: precisions.rows(case, place, range(seeds)))
 
 
-def _study(
-    name: str, given: dict[str, Any], usual: Grid, rows_of: Callable[[Case, torch.device], Iterable[Row]]
-) -> None:
+def _study(name: str, given: dict[str, Any], usual: Grid, rows_of: RowsOf) -> None:
     """Row after row into the file, which is whole after each"""
     console, rows = Console(stderr=True), []
     with refusals():
@@ -108,14 +108,25 @@ def _study(
         if place.type == "cpu":
             torch.set_num_threads(given["threads"])
         for case in planned(grid, ["metastep"]):
-            for row in rows_of(case, place):
+            for row in all_of(rows_of, case, place):
                 rows.append(row)
                 write(path, above, rows)
                 console.print(f"{case.label}: {told(row)}", highlight=False, soft_wrap=True)
         console.print(f"Results: {path}", highlight=False, soft_wrap=True)
 
 
+def all_of(rows_of: RowsOf, case: Case, place: torch.device) -> Iterable[Row]:
+    """A case that fails has a row that says why, and does not stop the others; what cannot be asked for is refused"""
+    try:
+        yield from rows_of(case, place)
+    except MetastepError:
+        raise
+    except Exception as error:
+        yield about_case(case) | {"note": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+
 def told(row: Row) -> str:
-    """Its numbers, in one line"""
-    numbers = {key: value for key, value in row.items() if isinstance(value, float) or key in ("start", "precision")}
-    return ", ".join(f"{key} {value:.3g}" if isinstance(value, float) else str(value) for key, value in numbers.items())
+    """Its numbers, or why there are none, in one line"""
+    numbers = {key: value for key, value in row.items() if isinstance(value, float)}
+    shown = [f"{key} {value:.3g}" for key, value in numbers.items()] or [row["note"]]
+    return ", ".join([row["precision"], *([row["start"]] if "start" in row else []), *shown])
