@@ -106,11 +106,16 @@ def mapped(estimator: Estimator, device: torch.device, chunk_size: int | None, r
 def fused(asked: Asked, estimator: Estimator, chunk_size: int | None) -> MetaGradient:
     require_served(asked)
     chain = chain_of(asked.module, asked.size)
-    operators, how = operators_for(chain, asked.parameter)
+    return by_hand(asked, estimator, chunk_size, chain, *operators_for(chain, asked.parameter))
+
+
+def by_hand(
+    asked: Asked, estimator: Estimator, chunk_size: int | None, chain: Chain, operators: Operators, how: str
+) -> MetaGradient:
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
     second = {} if asked.method in (fo_maml, reptile) else {"curvature": fused_curvature(chain, operators)}
-    by_hand = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
-    estimate = fused_over_tasks(chain, by_hand, chunk_size, apart=asked.method is reptile)
+    fused_estimator = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
+    estimate = fused_over_tasks(chain, fused_estimator, chunk_size, apart=asked.method is reptile)
     return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
 
 
