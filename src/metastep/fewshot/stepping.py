@@ -24,6 +24,7 @@ from metastep.modules import draws_noise
 from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient
 from metastep.runs import Stop
+from metastep.streams import beside, join
 from metastep.tasks import require_finite, write_grads
 from metastep.trees import Tree, joined, map_tree, norm, parted, scale, tree_leaves
 from metastep.windows import Task
@@ -117,15 +118,23 @@ def rate_of(outer: OuterConfig, k: Any) -> Any:
     return outer.lr * (1 - k / outer.iterations) if outer.schedule == "linear" else outer.lr
 
 
+class Prepared(NamedTuple):
+    """All that an iteration changes"""
+
+    state: State  # θ as one vector, the optimizer's moments, and how many iterations were made
+    batch: Task  # of the next one: drawn beside the one before it
+
+
 class AsOneUnit:
-    """All that an iteration changes is a State: θ as one vector, the optimizer's moments, and how many were made"""
+    """An iteration as a function of what the last one left; the host only starts it"""
 
     def __init__(self, config: TrainConfig, parts: Parts, done: int) -> None:
         self._config, self._parts = config, parts
         self._named = {str(i): leaf for i, leaf in enumerate(tree_leaves(parts.learner.meta))}
         dynamics, start = from_optimizer(parts.optimizer, self._named)
         count = torch.tensor(float(done), dtype=torch.float64, device=parts.learner.device)
-        self._state = State(joined(start.params), tuple(joined(moment) for moment in start.memory), count)
+        state = State(joined(start.params), tuple(joined(moment) for moment in start.memory), count)
+        self._at = Prepared(state, parts.draw(done, config.outer.tasks))
         falling = config.outer.schedule == "linear"
         rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
         self._unit = unit(iteration(config, parts, replace(dynamics, lr=rate)), parts.learner.device)
@@ -136,11 +145,11 @@ class AsOneUnit:
 
     def __call__(self, k: int, stop: Stop) -> Found:
         del k  # the state counts itself
-        self._state, (loss, accuracy, length) = self._unit(self._state)
+        self._at, (loss, accuracy, length) = self._unit(self._at)
         return Found(loss, accuracy, length, stop.requested)
 
     def look(self, done: int) -> None:
-        made = int(self._state.step)
+        made = int(self._at.state.step)
         if made < done:
             self._write()
             learner, _, gradient, draw, _ = self._parts
@@ -153,22 +162,26 @@ class AsOneUnit:
         self._write()
 
     def _write(self) -> None:
-        params, memory, step = self._state
+        params, memory, step = self._at.state
         parts = State(parted(params, self._named), tuple(parted(moment, self._named) for moment in memory), step)
         into_optimizer(parts, self._parts.optimizer, self._named)
 
 
-def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable[[State], tuple[State, Any]]:
-    """state -> state, (loss, accuracy, length of the meta-gradient); nothing in it waits for the device"""
+def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable[[Prepared], tuple[Prepared, Any]]:
+    """What it left, and (loss, accuracy, length of the meta-gradient); nothing in it waits for the device"""
+    device = parts.learner.device
 
-    def step(state: State) -> tuple[State, tuple[Tensor, Tensor, Tensor]]:
-        batch = parts.draw(state.step.long(), config.outer.tasks)
+    def step(at: Prepared) -> tuple[Prepared, tuple[Tensor, Tensor, Tensor]]:
+        state, batch = at
+        with beside(device, "episodes"):
+            following = parts.draw(state.step.long() + 1, config.outer.tasks)
         found = parts.gradient(parted(state.params, parts.learner.meta), batch)
         grad = joined(found.grad)
         length = norm(grad)
         after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
         finite = torch.isfinite(length + found.loss)
-        kept = map_tree(lambda new, old: torch.where(finite, new, old), after, state)
+        join(device, "episodes")
+        kept = map_tree(lambda new, old: torch.where(finite, new, old), Prepared(after, following), at)
         return kept, (found.loss, found.metrics["accuracy"].mean(), length)
 
     return torch.no_grad()(step)

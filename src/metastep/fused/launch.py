@@ -1,15 +1,13 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from metastep.errors import MetastepError
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError
 from metastep.fused.kernels.backward import data_kernel, weight_kernel
@@ -17,9 +15,11 @@ from metastep.fused.kernels.forward import forward_kernel, pool_kernel
 from metastep.fused.kernels.head import head_kernel
 from metastep.fused.kernels.statistics import cotangent_kernel, join_kernel, statistics_kernel
 from metastep.fused.kernels.tiles import BACK_ROWS, NORM_ROWS
+from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
+ROWS = 2**22  # that kernels can count, see `tiles.position`
 LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
 
@@ -36,6 +36,20 @@ def require_kernels(chain: Chain) -> None:
         raise NotAChainError(f"{chain.head.ways} ways: the kernels are for at most 128")
 
 
+class Tile(NamedTuple):
+    """What a program takes at a time of the rows, and of the channels of which it does not take all"""
+
+    rows: int
+    channels: int
+    warps: int = 4
+    stages: int = 3
+
+
+# The fastest of those that were measured on an H200
+FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64)
+DUAL_DATA = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
+
+
 class Seen(NamedTuple):
     """z and ż that the next block reads, and which of their windows they were"""
 
@@ -46,20 +60,17 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class TritonOperators:
-    """Sizes of tiles: the fastest of the few that were measured on an H200."""
-
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
-    rows: int = 64
+    forward_tile: Tile = FORWARD
+    data_tile: Tile = DATA
+    dual_data_tile: Tile = DUAL_DATA
+    weight_tile: Tile = WEIGHT
     pool_rows: int = 32
-    inner: int = 32
     pictures: int = 32
     features: int = 64
-    weight_rows: int = 32
     part: int = 512  # rows that one program sums a weight gradient over, at least
     patch_part: int = 256  # where there are few channels, and so few programs
     programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
-    warps: int = 4
-    stages: int = 3
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
@@ -67,15 +78,18 @@ class TritonOperators:
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), (src, src_t, norm) = params.pair(block.weight), _source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
+        if rows >= ROWS:
+            raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
         z = src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs)
         z_t = None if w_t is None else torch.empty_like(z)
-        size = _tile(rows, self.rows)
+        tile = self.forward_tile
+        size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
-            *_geometry(block), w_t is not None, size, min(self.inner, block.inputs), _columns(block), self.precision,
-            num_warps=self.warps, num_stages=self.stages,
+            *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         norm = _statistics(block, sums, rows, size, params)
         return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
@@ -90,7 +104,7 @@ class TritonOperators:
         size = _tile(rows, self.pool_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
             z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size,
-            block.outputs, block.pool, z_t is not None, size, num_warps=self.warps,
+            block.outputs, block.pool, z_t is not None, size,
         )  # fmt: skip
         return Seen(seen, seen_t, places)
 
@@ -110,7 +124,7 @@ class TritonOperators:
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
             parts.stride(0), out.shape[1] - head.bias.start, channels, head.features, head.ways,
             max(16, triton.next_power_of_2(head.ways)), size, max(channels, self.features), w_t is not None,
-            self.precision, num_warps=self.warps,
+            self.precision,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
@@ -120,39 +134,39 @@ class TritonOperators:
         """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
         block, (src, src_t, norm) = layer.block, _source(before)
         tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
-        slot, few = block.weight.of(out), _columns(block) > 0
-        taps = 1 if few else block.kernel**2
-        part = max(self.patch_part if few else self.part, triton.cdiv(rows * taps * tasks, self.programs))
+        slot, few, tile = block.weight.of(out), _columns(block) > 0, self.weight_tile
+        channels = block.inputs if few else min(tile.channels, block.inputs)
+        pieces = 1 if few else block.kernel**2 * block.inputs // channels
+        part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
         parts = triton.cdiv(rows, part)
-        with beside(src.device):
+        with beside(src.device, "weights"):
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
-            weight_kernel[(taps, parts, tasks)](
+            weight_kernel[(pieces, parts, tasks)](
                 src, _or(src_t, src), norm, *_cotangent_inputs(layer, back), written, rows, triton.cdiv(rows, parts),
                 written.stride(1), written.stride(0), *_geometry(block), block.pool, back.dn_t is not None,
-                self.weight_rows, _columns(block), self.precision, num_warps=self.warps, num_stages=self.stages,
+                tile.rows, channels, _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
             if parts > 1:
                 torch.sum(written, 0, out=slot)
         return before, layer, back
 
     def join(self, pending: list[Any]) -> None:
-        (*_, back) = pending[0]
-        if back.dn.is_cuda:
-            torch.cuda.current_stream().wait_stream(_side(back.dn.device))
+        join(pending[0][-1].dn.device, "weights")
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
         block, (w, w_t), (below, below_t, norm) = layer.block, params.pair(layer.block.weight), _source(before)
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
-        size = _tile(in_phase, self.rows)
+        tile = self.data_tile if w_t is None else self.dual_data_tile
+        size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
         data_kernel[(blocks, tasks)](
             *_cotangent_inputs(layer, back), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
             pictures, w.stride(0), *_geometry(block), block.pool, w_t is not None, size,
-            min(self.inner, block.outputs), self.precision, num_warps=self.warps, num_stages=self.stages,
+            min(tile.channels, block.outputs), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return _cotangent(before, dn, dn_t, sums, out)
 
@@ -191,23 +205,6 @@ def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Tensor, ...]:
     """What dz is made of"""
     z, dn = layer.z, back.dn
     return dn, _or(back.dn_t, dn), layer.saved.places, z, _or(layer.z_t, z), back.sums
-
-
-@contextmanager
-def beside(device: torch.device) -> Iterator[None]:
-    """On a second stream, after all that was asked for on this one"""
-    if device.type != "cuda":
-        yield
-        return
-    side = _side(device)
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        yield
-
-
-@cache
-def _side(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -19,6 +19,7 @@ from metastep.fused.kernels.tiles import (
     load_pair,
     norm_of,
     patch_tile,
+    position,
 )  # fmt: skip
 
 
@@ -69,7 +70,8 @@ def data_kernel(
     high, wide = (size - py + S - 1) // S, (size - px + S - 1) // S
     r = block % per_phase * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < pictures * high * wide
-    image, y, x = r // (high * wide), r // wide % high * S + py, r % wide * S + px
+    image, y, x = position(r, high, wide)
+    y, x = y * S + py, x * S + px
     side = width // POOL
     dn += task * pictures * side * side * O
     dn_t += task * pictures * side * side * O
@@ -84,17 +86,19 @@ def data_kernel(
     acc_t = tl.zeros((BLOCK_R, C), tl.float32)
     ky0, kx0 = (py + PAD) % S, (px + PAD) % S
     across = (K - kx0 + S - 1) // S
+    y0, x0 = (y + PAD - ky0) // S, (x + PAD - kx0) // S  # exact: what differs by a multiple of S is another tap
+    corner = ((image * width + y0) * width + x0) * O
     for step in range((K - ky0 + S - 1) // S * across * (O // BLOCK_K)):
         tap = step // (O // BLOCK_K)
         o = step % (O // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
-        ky, kx = ky0 + tap // across * S, kx0 + tap % across * S
-        yo, xo = (y + PAD - ky) // S, (x + PAD - kx) // S
-        mask = (row_mask & (y + PAD >= ky) & (yo < width) & (x + PAD >= kx) & (xo < width))[:, None]
-        row, numbers = (image * width + yo) * width + xo, back_of(back, o, O, DUAL)
+        down, right = tap // across, tap % across
+        yo, xo = y0 - down, x0 - right
+        mask = (row_mask & (yo >= 0) & (yo < width) & (xo >= 0) & (xo < width))[:, None]
+        at, numbers = (corner - (down * width + right) * O)[:, None] + o[None, :], back_of(back, o, O, DUAL)
         dz, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, numbers, row, image, yo, xo, o, mask, width, O, POOL, DUAL
+            dn, dn_t, places, z, z_t, numbers, at, image, yo, xo, o, mask, width, O, POOL, DUAL
         )  # fmt: skip
-        w_at = ((ky * K + kx) * C + c)[:, None] * O + o[None, :]
+        w_at = (((ky0 + down * S) * K + kx0 + right * S) * C + c)[:, None] * O + o[None, :]
         weight = tl.trans(tl.load(w + w_at))
         acc = dot(dz, weight, acc, PRECISION)
         if DUAL:
@@ -110,10 +114,11 @@ def data_kernel(
 def weight_kernel(
     src, src_t, norm, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of one tap (of all, where there are few channels) over a part of the rows, or its derivative"""
-    tap, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, if few) over a part of the rows, or its derivative"""
+    number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tap = number // (C // BLOCK_C)
     pictures, side = rows // (width * width), width // POOL
     src += task * pictures * size * size * C
     src_t += task * pictures * size * size * C
@@ -124,8 +129,8 @@ def weight_kernel(
     z += task * rows * O
     z_t += task * rows * O
     o = tl.arange(0, O)
-    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else C
-    c = tl.arange(0, WIDE)
+    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_C
+    c = number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, WIDE)
     back_numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
     if COLUMNS == 0:
         norm_numbers = norm_of(norm, c, C, DUAL)
@@ -134,9 +139,10 @@ def weight_kernel(
     for first in range(part * rows_per_part, last, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         row_mask = r < last
-        image, yo, xo = r // (width * width), r // width % width, r % width
+        image, yo, xo = position(r, width, width)
+        at = r[:, None] * O + o[None, :]
         dz, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, back_numbers, r, image, yo, xo, o, row_mask[:, None], width, O, POOL, DUAL
+            dn, dn_t, places, z, z_t, back_numbers, at, image, yo, xo, o, row_mask[:, None], width, O, POOL, DUAL
         )  # fmt: skip
         if COLUMNS > 0:
             patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)

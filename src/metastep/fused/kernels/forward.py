@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile, position
 
 
 @triton.jit
@@ -22,7 +22,7 @@ def forward_kernel(
     w_t += task * w_stride
     r = block * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < rows
-    image, yo, xo = r // (width * width), r // width % width, r % width
+    image, yo, xo = position(r, width, width)
     o = tl.arange(0, O)
     acc = tl.zeros((BLOCK_R, O), tl.float32)
     acc_t = tl.zeros((BLOCK_R, O), tl.float32)
@@ -35,13 +35,14 @@ def forward_kernel(
         if DUAL:
             acc_t = dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
     else:
-        # A tile over all channels would need too much shared memory for three stages.
+        y0, x0 = yo * S - PAD, xo * S - PAD
+        corner = ((image * size + y0) * size + x0) * C
         for step in range(K * K * (C // BLOCK_K)):
             tap = step // (C // BLOCK_K)
             c = step % (C // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
-            y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
+            y, x = y0 + tap // K, x0 + tap % K
             mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-            at = ((image * size + y) * size + x)[:, None] * C + c[None, :]
+            at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
             value, value_t = load_pair(src, src_t, at, mask, DUAL)
             f, f_t = activation(value, value_t, norm_of(norm, c, C, DUAL), mask, DUAL)
             w_at = (tap * C + c)[:, None] * O + o[None, :]
@@ -76,11 +77,11 @@ def pool_kernel(
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     mask, side = (r < rows)[:, None], width // POOL
-    image, y, x = r // (side * side), r // side % side * POOL, r % side * POOL
+    image, y, x = position(r, side, side)
     z += task * (rows // (side * side)) * width * width * O
     z_t += task * (rows // (side * side)) * width * width * O
     a, b, _, _ = norm_of(norm + task * NORM_ROWS * O, o, O, False)
-    corner = ((image * width + y) * width + x)[:, None] * O + o[None, :]
+    corner = ((image * width + y * POOL) * width + x * POOL)[:, None] * O + o[None, :]
     best, best_t = load_pair(z, z_t, corner, mask, DUAL)
     top, place = best * a + b, tl.zeros((BLOCK_R, O), tl.int32)
     for i in tl.static_range(1, POOL * POOL):

@@ -14,10 +14,25 @@ BACK_ROWS = tl.constexpr(6)
 def dot(a, b, acc, PRECISION: tl.constexpr):
     """acc + a b; 16-bit factors are rounded here, sums and everything that is kept stay in float32"""
     if PRECISION == "bf16":
-        total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:  # not after a return: Triton would compile this one too
-        total = tl.dot(a, b, acc, input_precision=PRECISION)
-    return total
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def _parted(r, by):
+    """r // by, where r < 2²²: integer division would take some twenty instructions"""
+    return ((r.to(tl.float32) + 0.5) * (1.0 / tl.cast(by, tl.float32))).to(tl.int32)
+
+
+@triton.jit
+def position(r, high, wide):
+    """Picture, row and column of the rows r of maps that are high × wide"""
+    image = _parted(r, high * wide)
+    rest = r - image * (high * wide)
+    y = _parted(rest, wide)
+    return image, y, rest - y * wide
 
 
 @triton.jit
@@ -68,11 +83,10 @@ def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
 
 @triton.jit
 def before_norm(
-    dn, dn_t, places, z, z_t, numbers, row, image, y, x, o, mask, width,
+    dn, dn_t, places, z, z_t, numbers, at, image, y, x, o, mask, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """dz and dż of these rows, which are (image, y, x)"""
-    at = row[:, None] * O + o[None, :]
+    """dz and dż of these rows, which are (image, y, x), at their places in z"""
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
     if POOL == 1:
         d, d_t = load_pair(dn, dn_t, at, mask, DUAL)
