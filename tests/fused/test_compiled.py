@@ -10,12 +10,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled
 
-from metastep.fused import adam, dynamics, kernels
+from metastep.fused import adam, dynamics
+from metastep.fused.kernels.backward import data_kernel, weight_kernel
+from metastep.fused.kernels.forward import forward_kernel
 from metastep.fused.launch import DATA, DUAL_DATA, FORWARD, WEIGHT, Tile
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that one program may have there
-NUMBERS = {"lr": "fp32", "kept": "fp32", "eps": "fp32", "steps": "*fp64", "labels": "*i64"}
+NUMBERS = {"lr": "fp32", "kept": "fp32", "eps": "fp32", "steps": "*fp64", "labels": "*i64", "places": "*u8"}
 CONV = {"C": 64, "O": 64, "K": 3, "S": 2, "PAD": 1}
 
 
@@ -39,9 +41,9 @@ def kind_of(name: str) -> str:
 def test_convolutions(dual: bool, precision: str) -> None:
     how = CONV | {"DUAL": dual, "PRECISION": precision}
     data = DUAL_DATA if dual else DATA
-    require_fits(kernels.forward_kernel, FORWARD, **how, BLOCK_R=FORWARD.rows, BLOCK_K=FORWARD.channels, COLUMNS=0)
-    require_fits(kernels.data_kernel, data, **how, BLOCK_R=data.rows, BLOCK_K=data.channels)
-    require_fits(kernels.weight_kernel, WEIGHT, **how, BLOCK_R=WEIGHT.rows, BLOCK_C=WEIGHT.channels, COLUMNS=0)
+    require_fits(forward_kernel, FORWARD, **how, BLOCK_R=FORWARD.rows, BLOCK_K=FORWARD.channels, COLUMNS=0)
+    require_fits(data_kernel, data, **how, POOL=1, BLOCK_R=data.rows, BLOCK_K=data.channels)
+    require_fits(weight_kernel, WEIGHT, **how, POOL=1, BLOCK_R=WEIGHT.rows, BLOCK_C=WEIGHT.channels, COLUMNS=0)
 
 
 def test_optimizers() -> None:

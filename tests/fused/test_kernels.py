@@ -6,15 +6,19 @@ The interpreter is chosen when Triton is imported, so that it runs in a process 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 2e-5  # float32 sums of some hundred terms
+SMALL = {"part": 64, "patch_part": 64, "pictures": 16, "pool_rows": 16}
 
 
 def interpreter_is_broken() -> str | None:
@@ -38,59 +42,91 @@ def main() -> None:
     from tests.fused.helpers import Net
 
     torch.set_num_threads(1)
-    # one part and one tile of everything; then several; colours; other strides, kernels and paddings
-    require_same(Net(ways=3, shots=1, size=6, filters=(16, 16)))
-    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), part=64, patch_part=64, pictures=16)
-    require_same(Net(ways=2, shots=2, channels=3, size=7, filters=(16, 32), stride=1, padding=0))
+    standard, pooled = Net(ways=3, size=6, filters=(16, 16)), Net(ways=2, shots=2, filters=(16,), stride=1, pool=2)
+    # one part and one tile of everything; then several; other strides, kernels and paddings
+    require_same(standard)
+    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL)
+    require_same(Net(ways=2, shots=2, size=5, filters=(16, 16), stride=1, padding=0), **tiles_of(16))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
+    # as Finn's for miniImageNet, with an odd edge; other windows and a scale; windows of which several are the largest
+    finn = pooled._replace(channels=3, size=7, filters=(16, 32), shift_only=True, eps=1e-3)
+    require_same(finn)
+    with sums_joined_by(2):
+        require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL)
+    require_same(pooled, flat_patches=4)
     require_fused_sgd()
     require_fused_adam()
-    require_same_sweep(Net(ways=3, shots=1, size=6, filters=(16, 16)))
+    require_same_sweep(standard, "maml", {}, steps=2)
+    require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", {"window": 2}, steps=4)
 
 
-def require_same(net: "Net", **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Values, gradients and products; pictures may be made of flat patches of a side"""
     from metastep.fused import chain_of, plain
     from metastep.fused.algebra import differentiate
     from metastep.fused.launch import TritonOperators, require_kernels
+    from metastep.fused.problem import value
+
+    operators = TritonOperators("ieee", **(tiles or tiles_of(128)))
 
     module = net.build().float()
     chain, (x, y) = chain_of(module, net.size), net.tasks(number=2).support
     require_kernels(chain)
     flat = chain.to_flat({name: p.detach() for name, p in module.named_parameters()})
     flat = flat.expand(2, -1) + 0.05 * torch.randn(2, chain.length)
-    x = x.permute(0, 1, 3, 4, 2).contiguous()
+    at = torch.arange(net.size) // flat_patches
+    x = x[..., at, :][..., at].permute(0, 1, 3, 4, 2).contiguous()
     for direction in (None, torch.randn_like(flat)):
         wide = None if direction is None else direction.double()
         expected, g = differentiate(plain, chain, flat.double(), x, y, wide)
-        operators = TritonOperators("ieee", **tiles)
         judged, found = differentiate(operators, chain, flat, x.float(), y, direction)
         torch.testing.assert_close(judged.loss.double(), expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
         torch.testing.assert_close(judged.accuracy.double(), expected.accuracy)
+        if direction is None:
+            torch.testing.assert_close(value(operators, chain, flat, x.float(), y), (judged.loss, judged.accuracy))
         for slot in chain.slots():
             size = slot.of(g).norm() + 1e-3
             assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)
 
 
-def require_same_sweep(net: "Net") -> None:  # type: ignore[name-defined]  # noqa: F821
+def tiles_of(rows: int) -> dict[str, Any]:
+    """The interpreter takes as long for a small tile as for a large one: where it does not matter, they are large"""
+    from metastep.fused.launch import Tile
+
+    return {f"{name}_tile": Tile(rows, 64) for name in ("forward", "data", "dual_data", "weight")} | {"pool_rows": rows}
+
+
+@contextmanager
+def sums_joined_by(number: int) -> Iterator[None]:
+    """Then few rows are enough for several steps of joining, with fewer sums at the end of each"""
+    from metastep.fused import launch
+
+    many, long = launch.MANY, launch.LONG
+    launch.MANY = launch.LONG = number
+    yield
+    launch.MANY, launch.LONG = many, long
+
+
+def require_same_sweep(net: "Net", name: str, options: dict[str, int], steps: int) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Whole meta-gradients: the first window starts from one θ for all tasks, the others from φ of each"""
     import metastep as ms
     from metastep.fused import chain_of, fused_curvature, fused_over_tasks, fused_problem, plain
     from metastep.fused.dynamics import FusedSGD
     from metastep.fused.launch import TritonOperators
 
-    module, tasks, kernels = net.build(), net.tasks(number=2), TritonOperators("ieee")
+    module, tasks, method = net.build(), net.tasks(number=2), getattr(ms, name)
     chain, meta = chain_of(module, net.size), {name: p.detach() for name, p in module.named_parameters()}
     single = {name: p.float() for name, p in meta.items()}, ms.Task(*((x.float(), y) for x, y in tasks))
-    for method, options in ((ms.maml, {}), (ms.multi_step, {"window": 2})):
 
-        def meta_gradient(operators: object, sgd: type[ms.SGD], meta: object, tasks: object) -> dict[str, torch.Tensor]:
-            problem, curvature = fused_problem(chain, operators), fused_curvature(chain, operators)  # type: ignore[arg-type]
-            estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), 4, curvature=curvature, **options)  # noqa: B023
-            return fused_over_tasks(chain, estimator)(meta, tasks).grad  # type: ignore[arg-type, return-value]
+    def meta_gradient(operators: object, sgd: type[ms.SGD], meta: object, tasks: object) -> dict[str, torch.Tensor]:
+        problem, curvature = fused_problem(chain, operators), fused_curvature(chain, operators)  # type: ignore[arg-type]
+        estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), steps, curvature=curvature, **options)
+        return fused_over_tasks(chain, estimator)(meta, tasks).grad  # type: ignore[arg-type, return-value]
 
-        expected, found = meta_gradient(plain, ms.SGD, meta, tasks), meta_gradient(kernels, FusedSGD, *single)
-        away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
-        assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, method  # type: ignore[operator]
+    expected = meta_gradient(plain, ms.SGD, meta, tasks)
+    found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), FusedSGD, *single)
+    away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
+    assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, method  # type: ignore[operator]
 
 
 def require_fused_sgd() -> None:

@@ -86,14 +86,13 @@ class Operators(Protocol):
     def join(self, pending: list[Any]) -> None: ...
 
 
-def judge(
-    operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: Tensor, out: Tensor
-) -> tuple[Judged, list[Layer]]:
-    """Forward; the head has begun to write into `out`"""
-    layers: list[Layer] = []
+def judge(operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: Tensor, out: Tensor) -> Judged:
+    """Forward alone, each layer let go of once it was seen; the head has begun to write into `out`"""
+    layer: Layer | Tensor = x
     for block in chain.blocks:
-        layers.append(operators.forward(block, layers[-1] if layers else x, params))
-    return operators.head(chain.head, layers[-1], params, y, out), layers
+        layer = operators.forward(block, layer, params)
+    assert isinstance(layer, Layer)
+    return operators.head(chain.head, layer, params, y, out)
 
 
 def differentiate(
@@ -104,8 +103,10 @@ def differentiate(
     x (tasks, pictures, height, width, channels), y (tasks, pictures)
     """
     params = Parameters.of(flat, flat_t)
-    out = operators.room(params.flat)
-    judged, layers = judge(operators, chain, params, x, y, out)
+    out, layers = operators.room(params.flat), list[Layer]()
+    for block in chain.blocks:
+        layers.append(operators.forward(block, layers[-1] if layers else x, params))
+    judged = operators.head(chain.head, layers[-1], params, y, out)
     back, pending = judged.back, []
     while layers:  # each is let go of once it was used
         layer = layers.pop()

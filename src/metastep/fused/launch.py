@@ -8,21 +8,26 @@ import triton
 from torch import Tensor
 
 from metastep.errors import MetastepError
-from metastep.fused import kernels
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
-from metastep.fused.chain import Block, Chain, Head, NotAChainError, Slot
+from metastep.fused.chain import Block, Chain, Head, NotAChainError
+from metastep.fused.kernels.backward import data_kernel, weight_kernel
+from metastep.fused.kernels.forward import forward_kernel, pool_kernel
+from metastep.fused.kernels.head import head_kernel
+from metastep.fused.kernels.statistics import cotangent_kernel, join_kernel, statistics_kernel
+from metastep.fused.kernels.tiles import BACK_ROWS, NORM_ROWS
 from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
-ROWS = 2**22  # that kernels can count, see `_parted`
+ROWS = 2**22  # that kernels can count, see `tiles.position`
+LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
 
 def require_kernels(chain: Chain) -> None:
     """The kernels want powers of two"""
     for block in chain.blocks:
-        if block.pool > 1 or block.scale is None:
-            raise NotAChainError("there are no kernels yet for max-pooling, nor for BatchNorm without a scale")
+        if block.pool > 16:
+            raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 16×16")
         if block.outputs not in (16, 32, 64, 128):
             raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
         if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
@@ -45,6 +50,14 @@ FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64)
 DUAL_DATA = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
 
 
+class Seen(NamedTuple):
+    """z and ż that the next block reads, and which of their windows they were"""
+
+    z: Tensor
+    z_t: Tensor | None
+    places: Tensor  # of bytes; of no meaning where nothing is pooled
+
+
 @dataclass(frozen=True)
 class TritonOperators:
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
@@ -52,15 +65,18 @@ class TritonOperators:
     data_tile: Tile = DATA
     dual_data_tile: Tile = DUAL_DATA
     weight_tile: Tile = WEIGHT
+    pool_rows: int = 32
     pictures: int = 32
-    part: int = 1024  # rows that one program sums a weight gradient over
+    features: int = 64
+    part: int = 512  # rows that one program sums a weight gradient over, at least
     patch_part: int = 256  # where there are few channels, and so few programs
+    programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
 
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
-        (w, w_t), src, src_t, norm = params.pair(block.weight), *_source(before)
+        (w, w_t), (src, src_t, norm) = params.pair(block.weight), _source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
         if rows >= ROWS:
             raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
@@ -70,26 +86,31 @@ class TritonOperators:
         size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
-        kernels.forward_kernel[(blocks, tasks)](
+        forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
             *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        return Layer(block, z, z_t, self._statistics(block, sums, rows, size, params))
+        norm = _statistics(block, sums, rows, size, params)
+        return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
 
-    def _statistics(self, block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
-        (scale, scale_t), (shift, shift_t) = params.pair(_scale(block)), params.pair(block.shift)
-        tasks, blocks = sums.shape[:2]
-        norm = sums.new_empty(tasks, kernels.NORM_ROWS, block.outputs)
-        kernels.statistics_kernel[(tasks,)](
-            sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, scale.stride(0), blocks,
-            block.eps, block.outputs, size, scale_t is not None, _many(blocks),
+    def _seen(self, block: Block, z: Tensor, z_t: Tensor | None, norm: Tensor) -> Seen:
+        if block.pool == 1:
+            return Seen(z, z_t, z)
+        tasks, pictures, side = *z.shape[:2], block.seen_size
+        seen = z.new_empty(tasks, pictures, side, side, block.outputs)
+        seen_t, places = None if z_t is None else torch.empty_like(seen), torch.empty_like(seen, dtype=torch.uint8)
+        rows = pictures * side**2
+        size = _tile(rows, self.pool_rows)
+        pool_kernel[(triton.cdiv(rows, size), tasks)](
+            z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size,
+            block.outputs, block.pool, z_t is not None, size,
         )  # fmt: skip
-        return norm
+        return Seen(seen, seen_t, places)
 
     def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:
         (w, w_t), (b, b_t) = params.pair(head.weight), params.pair(head.bias)
-        z, channels = last.z, last.block.outputs
+        (z, z_t, _), channels = last.saved, last.block.outputs
         tasks, pictures = z.shape[:2]
         size = _tile(pictures, self.pictures)
         blocks = triton.cdiv(pictures, size)
@@ -98,28 +119,16 @@ class TritonOperators:
         parts = out[None, :, start:] if blocks == 1 else out.new_empty(blocks, tasks, length)
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
         dn, dn_t = torch.empty_like(z), None if w_t is None else torch.empty_like(z)
-        kernels.head_kernel[(blocks, tasks)](
-            z, _or(last.z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
+        head_kernel[(blocks, tasks)](
+            z, _or(z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
-            parts.stride(0), out.shape[1] - head.bias.start, channels, head.features // channels, head.ways,
-            max(16, triton.next_power_of_2(head.ways)), size, w_t is not None, self.precision,
+            parts.stride(0), out.shape[1] - head.bias.start, channels, head.features, head.ways,
+            max(16, triton.next_power_of_2(head.ways)), size, max(channels, self.features), w_t is not None,
+            self.precision,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
-        return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, params, out))
-
-    def _cotangent(
-        self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, params: Parameters, out: Tensor
-    ) -> Cotangent:
-        block, (tasks, blocks) = layer.block, sums.shape[:2]
-        scale, scale_t = params.pair(_scale(block))
-        back = dn.new_empty(tasks, kernels.BACK_ROWS, block.outputs)
-        kernels.cotangent_kernel[(tasks,)](
-            sums, layer.norm, scale, _or(scale_t, scale), block.shift.of(out), _scale(block).of(out),
-            out if block.bias is None else block.bias.of(out), back, dn[0, ..., 0].numel(), scale.stride(0), blocks,
-            block.outputs, dn_t is not None, _many(blocks), block.bias is not None,
-        )  # fmt: skip
-        return Cotangent(dn, dn_t, back)
+        return Judged(judged, pictures, _cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
         """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
@@ -127,14 +136,15 @@ class TritonOperators:
         tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
         slot, few, tile = block.weight.of(out), _columns(block) > 0, self.weight_tile
         channels = block.inputs if few else min(tile.channels, block.inputs)
-        parts = triton.cdiv(rows, self.patch_part if few else self.part)
+        pieces = 1 if few else block.kernel**2 * block.inputs // channels
+        part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
+        parts = triton.cdiv(rows, part)
         with beside(src.device, "weights"):
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
-            kernels.weight_kernel[(1 if few else block.kernel**2 * block.inputs // channels, parts, tasks)](
-                src, _or(src_t, src), norm, back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z),
-                back.sums, written, rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0),
-                *_geometry(block), back.dn_t is not None, tile.rows, channels, _columns(block), self.precision,
-                num_warps=tile.warps, num_stages=tile.stages,
+            weight_kernel[(pieces, parts, tasks)](
+                src, _or(src_t, src), norm, *_cotangent_inputs(layer, back), written, rows, triton.cdiv(rows, parts),
+                written.stride(1), written.stride(0), *_geometry(block), block.pool, back.dn_t is not None,
+                tile.rows, channels, _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
             )  # fmt: skip
             if parts > 1:
                 torch.sum(written, 0, out=slot)
@@ -145,7 +155,7 @@ class TritonOperators:
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
-        block, (w, w_t), below = layer.block, params.pair(layer.block.weight), before.z
+        block, (w, w_t), (below, below_t, norm) = layer.block, params.pair(layer.block.weight), _source(before)
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
         tile = self.data_tile if w_t is None else self.dual_data_tile
@@ -153,22 +163,53 @@ class TritonOperators:
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
-        kernels.data_kernel[(blocks, tasks)](
-            back.dn, _or(back.dn_t, back.dn), layer.z, _or(layer.z_t, layer.z), back.sums, w, _or(w_t, w), below,
-            _or(before.z_t, below), before.norm, dn, _or(dn_t, dn), sums, pictures, w.stride(0), *_geometry(block),
-            w_t is not None, size, min(tile.channels, block.outputs), self.precision, num_warps=tile.warps,
-            num_stages=tile.stages,
+        data_kernel[(blocks, tasks)](
+            *_cotangent_inputs(layer, back), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
+            pictures, w.stride(0), *_geometry(block), block.pool, w_t is not None, size,
+            min(tile.channels, block.outputs), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        return self._cotangent(before, dn, dn_t, sums, params, out)
+        return _cotangent(before, dn, dn_t, sums, out)
 
 
-def _scale(block: Block) -> Slot:
-    assert block.scale  # see require_kernels
-    return block.scale
+def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
+    """The numbers of BatchNorm for each channel, of sums over blocks of `size` rows"""
+    (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
+    (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
+    while blocks > LONG:
+        joined = sums.new_empty(tasks, triton.cdiv(blocks, MANY), 4, channels)
+        join_kernel[(joined.shape[1], tasks)](sums, joined, rows, blocks, channels, size, dual, MANY)
+        sums, size, blocks = joined, size * MANY, joined.shape[1]
+    norm = sums.new_empty(tasks, NORM_ROWS.value, channels)
+    statistics_kernel[(tasks,)](
+        sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, shift.stride(0), blocks,
+        block.eps, channels, size, dual, _many(blocks), block.scale is not None,
+    )  # fmt: skip
+    return norm
+
+
+def _cotangent(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
+    """With the numbers that lead through BatchNorm; the gradients of its parameters are written on the way"""
+    block, tasks = layer.block, len(sums)
+    if sums.shape[1] > LONG:
+        sums = sums.sum(1, keepdim=True)
+    back, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
+    cotangent_kernel[(tasks,)](
+        sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
+        out if bias is None else bias.of(out), back, layer.z[0, ..., 0].numel(), out.stride(0), sums.shape[1],
+        block.outputs, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
+    )  # fmt: skip
+    return Cotangent(dn, dn_t, back)
+
+
+def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Tensor, ...]:
+    """What dz is made of"""
+    z, dn = layer.z, back.dn
+    return dn, _or(back.dn_t, dn), layer.saved.places, z, _or(layer.z_t, z), back.sums
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    return (before.z, before.z_t, before.norm) if isinstance(before, Layer) else (before, None, before)
+    """What a block reads, and the numbers to normalise it with; pictures are read as they are"""
+    return (before.saved.z, before.saved.z_t, before.norm) if isinstance(before, Layer) else (before, None, before)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def judged_gradient(operators: Operators, chain: Chain, flat: Tensor, x: Tensor,
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task"""
     params = Parameters.of(flat)
-    judged, _ = judge(operators, chain, params, x, y, operators.room(params.flat))
+    judged = judge(operators, chain, params, x, y, operators.room(params.flat))
     return judged.loss, judged.accuracy
 
 

@@ -1,0 +1,161 @@
+"""Gradients of a convolution: by its weights, and by what it saw."""
+
+import triton
+import triton.language as tl
+
+from metastep.fused.kernels.tiles import (
+    BACK_ROWS,
+    CROSS,
+    MEAN,
+    MEAN_T,
+    NORM_ROWS,
+    RSTD,
+    A,
+    B,
+    activation,
+    back_of,
+    before_norm,
+    dot,
+    load_pair,
+    norm_of,
+    patch_tile,
+    position,
+)  # fmt: skip
+
+
+@triton.jit
+def cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, o, O: tl.constexpr, DUAL: tl.constexpr):
+    """Writes dn = da·[n > 0]; its sums over these rows: Σdn, Σdn·ẑ, Σdṅ, Σ(dṅ·ẑ + dn·ẑ˙)"""
+    value, value_t = load_pair(z, z_t, at, mask, DUAL)
+    opened = mask & (value * tl.load(norm + A * O + o)[None, :] + tl.load(norm + B * O + o)[None, :] > 0)
+    mean, rstd = tl.load(norm + MEAN * O + o), tl.load(norm + RSTD * O + o)
+    z_hat = (value - mean[None, :]) * rstd[None, :]
+    d = tl.where(opened, da, 0.0)
+    tl.store(dn + at, d, mask=mask)
+    shift, scale = tl.sum(d, 0), tl.sum(d * z_hat, 0)
+    shift_t, scale_t = shift, scale
+    if DUAL:
+        d_t = tl.where(opened, da_t, 0.0)
+        tl.store(dn_t + at, d_t, mask=mask)
+        mean_t, cross = tl.load(norm + MEAN_T * O + o), tl.load(norm + CROSS * O + o)
+        z_hat_t = rstd[None, :] * (value_t - mean_t[None, :] - z_hat * cross[None, :])
+        shift_t, scale_t = tl.sum(d_t, 0), tl.sum(d_t * z_hat + d * z_hat_t, 0)
+    return shift, scale, shift_t, scale_t
+
+
+@triton.jit
+def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr):
+    sums += (task * tl.num_programs(0) + block) * 4 * O + o
+    tl.store(sums, found[0])
+    tl.store(sums + O, found[1])
+    if DUAL:
+        tl.store(sums + 2 * O, found[2])
+        tl.store(sums + 3 * O, found[3])
+
+
+@triton.jit
+def data_kernel(
+    dn, dn_t, places, z, z_t, back, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """da of what the block saw by the transposed convolution, and from it dn of the block below and its sums.
+
+    Input positions that differ by a multiple of the stride see the same taps: they are one phase, S · S in all.
+    """
+    block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    per_phase = tl.num_programs(0) // (S * S)
+    phase = block // per_phase
+    py, px = phase // S, phase % S
+    high, wide = (size - py + S - 1) // S, (size - px + S - 1) // S
+    r = block % per_phase * BLOCK_R + tl.arange(0, BLOCK_R)
+    row_mask = r < pictures * high * wide
+    image, y, x = position(r, high, wide)
+    y, x = y * S + py, x * S + px
+    side = width // POOL
+    dn += task * pictures * side * side * O
+    dn_t += task * pictures * side * side * O
+    places += task * pictures * side * side * O
+    z += task * pictures * width * width * O
+    z_t += task * pictures * width * width * O
+    back += task * BACK_ROWS * O
+    w += task * stride
+    w_t += task * stride
+    c = tl.arange(0, C)
+    acc = tl.zeros((BLOCK_R, C), tl.float32)
+    acc_t = tl.zeros((BLOCK_R, C), tl.float32)
+    ky0, kx0 = (py + PAD) % S, (px + PAD) % S
+    across = (K - kx0 + S - 1) // S
+    y0, x0 = (y + PAD - ky0) // S, (x + PAD - kx0) // S  # exact: what differs by a multiple of S is another tap
+    corner = ((image * width + y0) * width + x0) * O
+    for step in range((K - ky0 + S - 1) // S * across * (O // BLOCK_K)):
+        tap = step // (O // BLOCK_K)
+        o = step % (O // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
+        down, right = tap // across, tap % across
+        yo, xo = y0 - down, x0 - right
+        mask = (row_mask & (yo >= 0) & (yo < width) & (xo >= 0) & (xo < width))[:, None]
+        at, numbers = (corner - (down * width + right) * O)[:, None] + o[None, :], back_of(back, o, O, DUAL)
+        dz, dz_t = before_norm(
+            dn, dn_t, places, z, z_t, numbers, at, image, yo, xo, o, mask, width, O, POOL, DUAL
+        )  # fmt: skip
+        w_at = (((ky0 + down * S) * K + kx0 + right * S) * C + c)[:, None] * O + o[None, :]
+        weight = tl.trans(tl.load(w + w_at))
+        acc = dot(dz, weight, acc, PRECISION)
+        if DUAL:
+            acc_t = dot(dz_t, weight, acc_t, PRECISION)
+            acc_t = dot(dz, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
+    at = ((task * pictures + image) * size * size + y * size + x)[:, None] * C + c[None, :]
+    mask, norm = row_mask[:, None] & (c < C)[None, :], norm + task * NORM_ROWS * C
+    found = cotangent_of(acc, acc_t, below, below_t, norm, out, out_t, at, mask, c, C, DUAL)
+    store_sums(sums, found, block, task, c, C, DUAL)
+
+
+@triton.jit
+def weight_kernel(
+    src, src_t, norm, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, if few) over a part of the rows, or its derivative"""
+    number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tap = number // (C // BLOCK_C)
+    pictures, side = rows // (width * width), width // POOL
+    src += task * pictures * size * size * C
+    src_t += task * pictures * size * size * C
+    norm += task * NORM_ROWS * C
+    dn += task * pictures * side * side * O
+    dn_t += task * pictures * side * side * O
+    places += task * pictures * side * side * O
+    z += task * rows * O
+    z_t += task * rows * O
+    o = tl.arange(0, O)
+    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_C
+    c = number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, WIDE)
+    back_numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
+    if COLUMNS == 0:
+        norm_numbers = norm_of(norm, c, C, DUAL)
+    acc = tl.zeros((WIDE, O), tl.float32)
+    last = tl.minimum((part + 1) * rows_per_part, rows)
+    for first in range(part * rows_per_part, last, BLOCK_R):
+        r = first + tl.arange(0, BLOCK_R)
+        row_mask = r < last
+        image, yo, xo = position(r, width, width)
+        at = r[:, None] * O + o[None, :]
+        dz, dz_t = before_norm(
+            dn, dn_t, places, z, z_t, back_numbers, at, image, yo, xo, o, row_mask[:, None], width, O, POOL, DUAL
+        )  # fmt: skip
+        if COLUMNS > 0:
+            patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
+            acc = dot(tl.trans(patch), dz_t, acc, PRECISION)
+        else:
+            y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
+            seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+            src_at = ((image * size + y) * size + x)[:, None] * C + c[None, :]
+            below, below_t = load_pair(src, src_t, src_at, seen, DUAL)
+            f, f_t = activation(below, below_t, norm_numbers, seen, DUAL)
+            acc = dot(tl.trans(f), dz_t, acc, PRECISION)
+            if DUAL:
+                acc = dot(tl.trans(f_t), dz, acc, PRECISION)
+    at = (tap * C + c)[:, None] * O + o[None, :]
+    kept = (c < K * K * C)[:, None] & (o < O)[None, :]
+    tl.store(out + part * part_stride + task * stride + at, acc, mask=kept)

@@ -1,0 +1,97 @@
+"""Convolution, and max-pooling of what it made."""
+
+import triton
+import triton.language as tl
+
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile, position
+
+
+@triton.jit
+def forward_kernel(
+    src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    pictures = rows // (width * width)
+    src += task * pictures * size * size * C
+    src_t += task * pictures * size * size * C
+    norm += task * NORM_ROWS * C
+    w += task * w_stride
+    w_t += task * w_stride
+    r = block * BLOCK_R + tl.arange(0, BLOCK_R)
+    row_mask = r < rows
+    image, yo, xo = position(r, width, width)
+    o = tl.arange(0, O)
+    acc = tl.zeros((BLOCK_R, O), tl.float32)
+    acc_t = tl.zeros((BLOCK_R, O), tl.float32)
+    if COLUMNS > 0:
+        k = tl.arange(0, COLUMNS)
+        patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
+        at = k[:, None] * O + o[None, :]
+        k_mask = (k < K * K * C)[:, None]
+        acc = dot(patch, tl.load(w + at, mask=k_mask, other=0.0), acc, PRECISION)
+        if DUAL:
+            acc_t = dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
+    else:
+        y0, x0 = yo * S - PAD, xo * S - PAD
+        corner = ((image * size + y0) * size + x0) * C
+        for step in range(K * K * (C // BLOCK_K)):
+            tap = step // (C // BLOCK_K)
+            c = step % (C // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
+            y, x = y0 + tap // K, x0 + tap % K
+            mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+            at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
+            value, value_t = load_pair(src, src_t, at, mask, DUAL)
+            f, f_t = activation(value, value_t, norm_of(norm, c, C, DUAL), mask, DUAL)
+            w_at = (tap * C + c)[:, None] * O + o[None, :]
+            weight = tl.load(w + w_at)
+            acc = dot(f, weight, acc, PRECISION)
+            if DUAL:
+                acc_t = dot(f_t, weight, acc_t, PRECISION)
+                acc_t = dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
+    out = (task * rows + r)[:, None] * O + o[None, :]
+    tl.store(z + out, acc, mask=row_mask[:, None])
+    count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)
+    mean = tl.sum(acc, 0) / count  # rows beyond the last are 0
+    away = tl.where(row_mask[:, None], acc - mean[None, :], 0.0)
+    sums += (task * tl.num_programs(0) + block) * 4 * O + o
+    tl.store(sums, mean)
+    tl.store(sums + O, tl.sum(away * away, 0))
+    if DUAL:
+        tl.store(z_t + out, acc_t, mask=row_mask[:, None])
+        tl.store(sums + 2 * O, tl.sum(acc_t, 0) / count)
+        tl.store(sums + 3 * O, tl.sum(away * acc_t, 0))
+
+
+@triton.jit
+def pool_kernel(
+    z, z_t, norm, seen, seen_t, places, rows, width,
+    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """z and ż where n is the largest of its window, the first of equal ones, and which that was
+
+    The reader applies ReLU: where all of a window are closed, nothing passes whichever was taken.
+    """
+    task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    mask, side = (r < rows)[:, None], width // POOL
+    image, y, x = position(r, side, side)
+    z += task * (rows // (side * side)) * width * width * O
+    z_t += task * (rows // (side * side)) * width * width * O
+    a, b, _, _ = norm_of(norm + task * NORM_ROWS * O, o, O, False)
+    corner = ((image * width + y * POOL) * width + x * POOL)[:, None] * O + o[None, :]
+    best, best_t = load_pair(z, z_t, corner, mask, DUAL)
+    top, place = best * a + b, tl.zeros((BLOCK_R, O), tl.int32)
+    for i in tl.static_range(1, POOL * POOL):
+        value, value_t = load_pair(z, z_t, corner + (i // POOL * width + i % POOL) * O, mask, DUAL)
+        n = value * a + b
+        larger = n > top
+        best, best_t = tl.where(larger, value, best), tl.where(larger, value_t, best_t)
+        top, place = tl.where(larger, n, top), tl.where(larger, i, place)
+    at = (task * rows + r)[:, None] * O + o[None, :]
+    tl.store(seen + at, best, mask=mask)
+    tl.store(places + at, place.to(tl.uint8), mask=mask)
+    if DUAL:
+        tl.store(seen_t + at, best_t, mask=mask)
