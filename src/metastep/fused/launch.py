@@ -1,7 +1,7 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,7 +20,7 @@ from metastep.streams import beside, join
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY = 128  # sums that are joined at a time
 ROWS = 2**22  # that kernels can count, see `tiles.position`
-LONG = 4 * MANY  # sums that one program may join: reading more would take longer than kernels of their own do
+LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
 
 def require_kernels(chain: Chain) -> None:
@@ -71,20 +71,9 @@ class TritonOperators:
     part: int = 512  # rows that one program sums a weight gradient over, at least
     patch_part: int = 256  # where there are few channels, and so few programs
     programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
-    counters: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
-
-    def _arrived(self, sums: Tensor) -> Tensor:
-        """How many programs of each task have stored their sums: 0 before and after each kernel.
-
-        Kernels of one stream follow each other; what runs beside others has operators of its own.
-        """
-        place = sums.device, len(sums)
-        if place not in self.counters:
-            self.counters[place] = torch.zeros(len(sums), dtype=torch.int32, device=sums.device)
-        return self.counters[place]
 
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), (src, src_t, norm) = params.pair(block.weight), _source(before)
@@ -96,18 +85,14 @@ class TritonOperators:
         tile = self.forward_tile
         size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
-        sums, made = z.new_empty(tasks, blocks, 4, block.outputs), z.new_empty(tasks, NORM_ROWS.value, block.outputs)
-        (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
-        batch_norm = made, scale, shift, _or(scale_t, scale), _or(shift_t, shift)
+        sums = z.new_empty(tasks, blocks, 4, block.outputs)
         forward_kernel[(blocks, tasks)](
-            src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, *batch_norm, self._arrived(sums),
-            rows, w.stride(0), block.eps, *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs),
-            _columns(block), self.precision, blocks <= LONG, _many(blocks), block.scale is not None,
+            src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
+            *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        if blocks > LONG:
-            _join_statistics(block, sums, rows, size, batch_norm, w_t is not None)
-        return Layer(block, z, z_t, made, self._seen(block, z, z_t, made))
+        norm = _statistics(block, sums, rows, size, params)
+        return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
 
     def _seen(self, block: Block, z: Tensor, z_t: Tensor | None, norm: Tensor) -> Seen:
         if block.pool == 1:
@@ -133,17 +118,17 @@ class TritonOperators:
         start, length = head.weight.start, out.shape[1] - head.weight.start
         parts = out[None, :, start:] if blocks == 1 else out.new_empty(blocks, tasks, length)
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
-        dn, dn_t, way = torch.empty_like(z), None if w_t is None else torch.empty_like(z), Way.back(last, out)
+        dn, dn_t = torch.empty_like(z), None if w_t is None else torch.empty_like(z)
         head_kernel[(blocks, tasks)](
             z, _or(z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
-            parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, *way[1:], self._arrived(sums),
-            pictures, w.stride(0), parts.stride(1), parts.stride(0), out.shape[1] - head.bias.start, way.rows,
-            channels, head.features, head.ways, max(16, triton.next_power_of_2(head.ways)), size,
-            max(channels, self.features), w_t is not None, self.precision, blocks <= LONG, *way.flags(blocks),
+            parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
+            parts.stride(0), out.shape[1] - head.bias.start, channels, head.features, head.ways,
+            max(16, triton.next_power_of_2(head.ways)), size, max(channels, self.features), w_t is not None,
+            self.precision,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
-        return Judged(judged, pictures, Cotangent(dn, dn_t, way.joined(sums, w_t is not None)))
+        return Judged(judged, pictures, _cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
         """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
@@ -177,63 +162,43 @@ class TritonOperators:
         size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
-        sums, way = below.new_empty(tasks, blocks, 4, block.inputs), Way.back(before, out)
+        sums = below.new_empty(tasks, blocks, 4, block.inputs)
         data_kernel[(blocks, tasks)](
-            *_cotangent_inputs(layer, back), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn),
-            sums, *way[1:], self._arrived(sums), pictures, w.stride(0), way.rows, *_geometry(block), block.pool,
-            w_t is not None, size, min(tile.channels, block.outputs), self.precision, blocks <= LONG,
-            *way.flags(blocks), num_warps=tile.warps, num_stages=tile.stages,
+            *_cotangent_inputs(layer, back), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
+            pictures, w.stride(0), *_geometry(block), block.pool, w_t is not None, size,
+            min(tile.channels, block.outputs), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        return Cotangent(dn, dn_t, way.joined(sums, w_t is not None))
+        return _cotangent(before, dn, dn_t, sums, out)
 
 
-def _join_statistics(
-    block: Block, sums: Tensor, rows: int, size: int, batch_norm: tuple[Tensor, ...], dual: bool
-) -> None:
-    """The numbers of BatchNorm for each channel, of more sums over blocks of `size` rows than one program can join"""
-    tasks, blocks, _, channels = sums.shape
+def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
+    """The numbers of BatchNorm for each channel, of sums over blocks of `size` rows"""
+    (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
+    (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
     while blocks > LONG:
         joined = sums.new_empty(tasks, triton.cdiv(blocks, MANY), 4, channels)
         join_kernel[(joined.shape[1], tasks)](sums, joined, rows, blocks, channels, size, dual, MANY)
         sums, size, blocks = joined, size * MANY, joined.shape[1]
+    norm = sums.new_empty(tasks, NORM_ROWS.value, channels)
     statistics_kernel[(tasks,)](
-        sums, *batch_norm, rows, batch_norm[1].stride(0), blocks, block.eps, channels, size, dual, _many(blocks),
-        block.scale is not None,
+        sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, shift.stride(0), blocks,
+        block.eps, channels, size, dual, _many(blocks), block.scale is not None,
     )  # fmt: skip
+    return norm
 
 
-class Way(NamedTuple):
-    """Back through the BatchNorm of a block: the gradients of its parameters, and the numbers that make dz of dn"""
-
-    layer: Layer
-    shift: Tensor
-    scale: Tensor
-    bias: Tensor
-    made: Tensor
-
-    @classmethod
-    def back(cls, layer: Layer, out: Tensor) -> Self:
-        block = layer.block
-        scale, bias = (out if slot is None else slot.of(out) for slot in (block.scale, block.bias))
-        made = out.new_empty(len(out), BACK_ROWS.value, block.outputs)
-        return cls(layer, block.shift.of(out), scale, bias, made)
-
-    @property
-    def rows(self) -> int:
-        return self.layer.z[0, ..., 0].numel()
-
-    def flags(self, blocks: int) -> tuple[Any, ...]:
-        block = self.layer.block
-        return _many(blocks), block.scale is not None, block.bias is not None
-
-    def joined(self, sums: Tensor, dual: bool) -> Tensor:
-        """Where the sums were too many for one program, it is still to be done"""
-        if sums.shape[1] > LONG:
-            cotangent_kernel[(len(sums),)](
-                sums.sum(1, keepdim=True), self.layer.norm, *self[1:], self.rows, self.shift.stride(0), 1,
-                self.layer.block.outputs, dual, *self.flags(1),
-            )  # fmt: skip
-        return self.made
+def _cotangent(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
+    """With the numbers that lead through BatchNorm; the gradients of its parameters are written on the way"""
+    block, tasks = layer.block, len(sums)
+    if sums.shape[1] > LONG:
+        sums = sums.sum(1, keepdim=True)
+    back, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
+    cotangent_kernel[(tasks,)](
+        sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
+        out if bias is None else bias.of(out), back, layer.z[0, ..., 0].numel(), out.stride(0), sums.shape[1],
+        block.outputs, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
+    )  # fmt: skip
+    return Cotangent(dn, dn_t, back)
 
 
 def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Tensor, ...]:

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-from metastep.fused.kernels.statistics import cotangent
 from metastep.fused.kernels.tiles import (
     BACK_ROWS,
     CROSS,
@@ -17,7 +16,6 @@ from metastep.fused.kernels.tiles import (
     back_of,
     before_norm,
     dot,
-    is_last,
     load_pair,
     norm_of,
     patch_tile,
@@ -46,33 +44,20 @@ def cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, o, O: tl.constexpr,
 
 
 @triton.jit
-def store_sums(
-    found, sums, norm, d_shift, d_scale, d_bias, back, arrived, block, task, rows, stride,
-    O: tl.constexpr, DUAL: tl.constexpr, JOIN: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
-    BIAS: tl.constexpr,
-):  # fmt: skip
-    """JOIN: the last program of a task makes of all sums what leads through BatchNorm"""
-    blocks = tl.num_programs(0)
-    own = sums + (task * blocks + block) * 4 * O + tl.arange(0, O)
-    tl.store(own, found[0])
-    tl.store(own + O, found[1])
+def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr):
+    sums += (task * tl.num_programs(0) + block) * 4 * O + o
+    tl.store(sums, found[0])
+    tl.store(sums + O, found[1])
     if DUAL:
-        tl.store(own + 2 * O, found[2])
-        tl.store(own + 3 * O, found[3])
-    if JOIN:
-        if is_last(arrived + task, blocks):
-            cotangent(
-                sums, norm, d_shift, d_scale, d_bias, back, task, rows, stride, blocks, O, DUAL, MANY, SCALED, BIAS,
-            )  # fmt: skip
+        tl.store(sums + 2 * O, found[2])
+        tl.store(sums + 3 * O, found[3])
 
 
 @triton.jit
 def data_kernel(
-    dn, dn_t, places, z, z_t, back, w, w_t, below, below_t, norm, out, out_t,
-    sums, d_shift, d_scale, d_bias, made, arrived, pictures, stride, rows, size, width,
+    dn, dn_t, places, z, z_t, back, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    JOIN: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """da of what the block saw by the transposed convolution, and from it dn of the block below and its sums.
 
@@ -120,12 +105,9 @@ def data_kernel(
             acc_t = dot(dz_t, weight, acc_t, PRECISION)
             acc_t = dot(dz, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
     at = ((task * pictures + image) * size * size + y * size + x)[:, None] * C + c[None, :]
-    mask = row_mask[:, None] & (c < C)[None, :]
-    found = cotangent_of(acc, acc_t, below, below_t, norm + task * NORM_ROWS * C, out, out_t, at, mask, c, C, DUAL)
-    store_sums(
-        found, sums, norm, d_shift, d_scale, d_bias, made, arrived, block, task, rows, stride,
-        C, DUAL, JOIN, MANY, SCALED, BIAS,
-    )  # fmt: skip
+    mask, norm = row_mask[:, None] & (c < C)[None, :], norm + task * NORM_ROWS * C
+    found = cotangent_of(acc, acc_t, below, below_t, norm, out, out_t, at, mask, c, C, DUAL)
+    store_sums(sums, found, block, task, c, C, DUAL)
 
 
 @triton.jit

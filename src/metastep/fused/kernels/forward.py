@@ -3,22 +3,16 @@
 import triton
 import triton.language as tl
 
-from metastep.fused.kernels.statistics import statistics
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, is_last, load_pair, norm_of, patch_tile, position
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile, position
 
 
 @triton.jit
 def forward_kernel(
-    src, src_t, norm, w, w_t, z, z_t, sums, made, scale, shift, scale_t, shift_t, arrived,
-    rows, w_stride, eps, size, width,
+    src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
-    JOIN: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż
-
-    JOIN: of all rows, what BatchNorm is made of.
-    """
+    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
     src += task * pictures * size * size * C
@@ -62,20 +56,13 @@ def forward_kernel(
     count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)
     mean = tl.sum(acc, 0) / count  # rows beyond the last are 0
     away = tl.where(row_mask[:, None], acc - mean[None, :], 0.0)
-    blocks = tl.num_programs(0)
-    own = sums + (task * blocks + block) * 4 * O + o
-    tl.store(own, mean)
-    tl.store(own + O, tl.sum(away * away, 0))
+    sums += (task * tl.num_programs(0) + block) * 4 * O + o
+    tl.store(sums, mean)
+    tl.store(sums + O, tl.sum(away * away, 0))
     if DUAL:
         tl.store(z_t + out, acc_t, mask=row_mask[:, None])
-        tl.store(own + 2 * O, tl.sum(acc_t, 0) / count)
-        tl.store(own + 3 * O, tl.sum(away * acc_t, 0))
-    if JOIN:
-        if is_last(arrived + task, blocks):
-            statistics(
-                sums, made, scale, shift, scale_t, shift_t, task, rows, w_stride, blocks, eps,
-                O, BLOCK_R, DUAL, MANY, SCALED,
-            )  # fmt: skip
+        tl.store(sums + 2 * O, tl.sum(acc_t, 0) / count)
+        tl.store(sums + 3 * O, tl.sum(away * acc_t, 0))
 
 
 @triton.jit

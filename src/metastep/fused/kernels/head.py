@@ -15,20 +15,19 @@ def _by_channel(x, C: tl.constexpr, BLOCK_F: tl.constexpr):
 
 @triton.jit
 def head_kernel(
-    z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums, d_shift, d_scale, d_bias, made, arrived,
-    pictures, stride, out_stride, part_stride, filled, rows,
+    z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums,
+    pictures, stride, out_stride, part_stride, filled,
     C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr,
-    JOIN: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Logits, cross-entropy and hits of some pictures, the gradient of the head by them, and dn of the last block"""
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i, j = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, COLUMNS)
     there, real, c = i < pictures, j < WAYS, tl.arange(0, BLOCK_F) % C
-    own_norm = norm + task * NORM_ROWS * C
+    norm += task * NORM_ROWS * C
     w += task * stride
     w_t += task * stride
-    numbers = norm_of(own_norm, c, C, DUAL)
+    numbers = norm_of(norm, c, C, DUAL)
     logits = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     logits_t = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     for first in range(0, FEATURES, BLOCK_F):
@@ -81,7 +80,7 @@ def head_kernel(
             da_t = dot(d_t, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
             da_t = dot(d, tl.trans(weight_t), da_t, PRECISION)
         tl.store(d_w + part + w_at, grad_w, mask=w_mask)
-        more = cotangent_of(da, da_t, z, z_t, own_norm, dn, dn_t, at, mask, c, C, DUAL)
+        more = cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, c, C, DUAL)
         shift, scale, shift_t, scale_t = shift + more[0], scale + more[1], shift_t + more[2], scale_t + more[3]
     found = (
         _by_channel(shift, C, BLOCK_F),
@@ -89,7 +88,4 @@ def head_kernel(
         _by_channel(shift_t, C, BLOCK_F),
         _by_channel(scale_t, C, BLOCK_F),
     )
-    store_sums(
-        found, sums, norm, d_shift, d_scale, d_bias, made, arrived, block, task, rows, stride,
-        C, DUAL, JOIN, MANY, SCALED, BIAS,
-    )  # fmt: skip
+    store_sums(sums, found, block, task, tl.arange(0, C), C, DUAL)

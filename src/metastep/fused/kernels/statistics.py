@@ -1,8 +1,4 @@
-"""Sums over all rows, joined of those over blocks of rows: what BatchNorm needs on the way forth, and back.
-
-The last program of a task that has stored its sums joins those of all, in their order, so that results do not depend
-on which it was. Where they are too many for one program, they are joined by kernels of their own.
-"""
+"""Sums over all rows, joined of those over blocks of rows: what BatchNorm needs on the way forth, and back."""
 
 import triton
 import triton.language as tl
@@ -74,49 +70,39 @@ def join_kernel(
 
 
 @triton.jit
-def statistics(
-    sums, norm, scale, shift, scale_t, shift_t, task, rows, stride, blocks, eps,
+def statistics_kernel(
+    sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
     O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """A, B, A˙, B˙ of a task, and what they are made of"""
-    at = task * stride + tl.arange(0, O)
-    mean, square, mean_t, product = _joined(sums + task * blocks * 4 * O, rows, 0, blocks, O, BLOCK_R, DUAL, MANY)
+    """A, B, A˙, B˙ and what they are made of"""
+    task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
+    sums += task * blocks * 4 * O
+    mean, square, mean_t, product = _joined(sums, rows, 0, blocks, O, BLOCK_R, DUAL, MANY)
     rstd = 1.0 / tl.sqrt(square / rows + eps)
-    a = rstd * tl.load(scale + at) if SCALED else rstd
-    norm += task * NORM_ROWS * O + tl.arange(0, O)
+    a = rstd * tl.load(scale + task * stride + o) if SCALED else rstd
+    norm += task * NORM_ROWS * O + o
     tl.store(norm + A * O, a)
-    tl.store(norm + B * O, tl.load(shift + at) - mean * a)
+    tl.store(norm + B * O, tl.load(shift + task * stride + o) - mean * a)
     tl.store(norm + MEAN * O, mean)
     tl.store(norm + RSTD * O, rstd)
     if DUAL:
         cross = rstd * product / rows
         a_t = -a * cross * rstd
         if SCALED:
-            a_t += rstd * tl.load(scale_t + at)
+            a_t += rstd * tl.load(scale_t + task * stride + o)
         tl.store(norm + A_T * O, a_t)
-        tl.store(norm + B_T * O, tl.load(shift_t + at) - a * mean_t - mean * a_t)
+        tl.store(norm + B_T * O, tl.load(shift_t + task * stride + o) - a * mean_t - mean * a_t)
         tl.store(norm + MEAN_T * O, mean_t)
         tl.store(norm + CROSS * O, cross)
 
 
 @triton.jit
-def statistics_kernel(
-    sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
-    O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(0).to(tl.int64)
-    statistics(
-        sums, norm, scale, shift, scale_t, shift_t, task, rows, stride, blocks, eps, O, BLOCK_R, DUAL, MANY, SCALED,
-    )  # fmt: skip
-
-
-@triton.jit
-def cotangent(
-    sums, norm, d_shift, d_scale, d_bias, back, task, rows, stride, blocks,
+def cotangent_kernel(
+    sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
     O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Joins the sums of dn; writes the gradients of γ and β (or their derivatives), and makes G, U, V, … of them"""
-    o = tl.arange(0, O)
+    task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
     sums += task * blocks * 4 * O
     shift, slope = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
     shift_t, slope_t = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
@@ -148,14 +134,3 @@ def cotangent(
         tl.store(d_scale + task * stride + o, slope)
     if BIAS:
         tl.store(d_bias + task * stride + o, tl.zeros((O,), tl.float32))
-
-
-@triton.jit
-def cotangent_kernel(
-    sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
-    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,
-):  # fmt: skip
-    task = tl.program_id(0).to(tl.int64)
-    cotangent(
-        sums, norm, d_shift, d_scale, d_bias, back, task, rows, stride, blocks, O, DUAL, MANY, SCALED, BIAS,
-    )  # fmt: skip

@@ -21,16 +21,6 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def is_last(arrived, programs):
-    """Whether all other programs have come here before: what they stored can be read. The counter is 0 again then."""
-    tl.debug_barrier()  # all threads of this one have stored
-    last = tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == programs - 1
-    if last:
-        tl.store(arrived, 0)
-    return last
-
-
-@triton.jit
 def _parted(r, by):
     """r // by, where r < 2²²: integer division would take some twenty instructions"""
     return ((r.to(tl.float32) + 0.5) * (1.0 / tl.cast(by, tl.float32))).to(tl.int32)
