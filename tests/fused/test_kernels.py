@@ -18,7 +18,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 2e-5  # float32 sums of some hundred terms
-SMALL = {"part": 64, "patch_part": 64, "pictures": 16, "pool_rows": 16}
+SMALL = {"part": 64, "patch_part": 64, "pictures": 16, "pass_rows": 16}
 
 
 def interpreter_is_broken() -> str | None:
@@ -93,7 +93,7 @@ def tiles_of(rows: int) -> dict[str, Any]:
     """The interpreter takes as long for a small tile as for a large one: where it does not matter, they are large"""
     from metastep.fused.launch import Tile
 
-    return {f"{name}_tile": Tile(rows, 64) for name in ("forward", "data", "dual_data", "weight")} | {"pool_rows": rows}
+    return {f"{name}_tile": Tile(rows, 64) for name in ("forward", "data", "dual_data", "weight")} | {"pass_rows": rows}
 
 
 @contextmanager

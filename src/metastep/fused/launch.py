@@ -10,7 +10,7 @@ from torch import Tensor
 from metastep.errors import MetastepError
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError
-from metastep.fused.kernels.backward import data_kernel, weight_kernel
+from metastep.fused.kernels.backward import before_norm_kernel, data_kernel, patch_weight_kernel, weight_kernel
 from metastep.fused.kernels.forward import forward_kernel, pool_kernel
 from metastep.fused.kernels.head import head_kernel
 from metastep.fused.kernels.statistics import cotangent_kernel, join_kernel, statistics_kernel
@@ -32,6 +32,12 @@ def require_kernels(chain: Chain) -> None:
             raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
         if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
             raise NotAChainError(f"{block.inputs} input channels: the kernels are for up to 8, or 16, 32, 64 or 128")
+    if chain.blocks[0].inputs > FEW_CHANNELS:
+        raise NotAChainError(
+            f"pictures of {chain.blocks[0].inputs} channels: the kernels are for at most {FEW_CHANNELS}"
+        )
+    if any(block.inputs <= FEW_CHANNELS for block in chain.blocks[1:]):
+        raise NotAChainError(f"a block sees {FEW_CHANNELS} channels or fewer: the kernels are for 16, 32, 64 or 128")
     if chain.head.ways > 128:
         raise NotAChainError(f"{chain.head.ways} ways: the kernels are for at most 128")
 
@@ -65,7 +71,7 @@ class TritonOperators:
     data_tile: Tile = DATA
     dual_data_tile: Tile = DUAL_DATA
     weight_tile: Tile = WEIGHT
-    pool_rows: int = 32
+    pass_rows: int = 32
     pictures: int = 32
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
@@ -101,7 +107,7 @@ class TritonOperators:
         seen = z.new_empty(tasks, pictures, side, side, block.outputs)
         seen_t, places = None if z_t is None else torch.empty_like(seen), torch.empty_like(seen, dtype=torch.uint8)
         rows = pictures * side**2
-        size = _tile(rows, self.pool_rows)
+        size = _tile(rows, self.pass_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
             z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size,
             block.outputs, block.pool, z_t is not None, size,
@@ -128,27 +134,43 @@ class TritonOperators:
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
-        return Judged(judged, pictures, _cotangent(last, dn, dn_t, sums, out))
+        return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
         """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
-        block, (src, src_t, norm) = layer.block, _source(before)
-        tasks, rows = src.shape[0], src.shape[1] * block.out_size**2
-        slot, few, tile = block.weight.of(out), _columns(block) > 0, self.weight_tile
-        channels = block.inputs if few else min(tile.channels, block.inputs)
-        pieces = 1 if few else block.kernel**2 * block.inputs // channels
+        block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
+        rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
+        pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.weight_tile.channels)
         part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
         parts = triton.cdiv(rows, part)
-        with beside(src.device, "weights"):
+        with beside(out.device, "weights"):
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
-            weight_kernel[(pieces, parts, tasks)](
-                src, _or(src_t, src), norm, *_cotangent_inputs(layer, back), written, rows, triton.cdiv(rows, parts),
-                written.stride(1), written.stride(0), *_geometry(block), block.pool, back.dn_t is not None,
-                tile.rows, channels, _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
-            )  # fmt: skip
+            sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
+            if isinstance(before, Layer):
+                self._weights(before, back, written, (pieces, parts, tasks), sizes)
+            else:
+                self._patch_weights(before, layer, back, written, (parts, tasks), sizes)
             if parts > 1:
                 torch.sum(written, 0, out=slot)
         return before, layer, back
+
+    def _weights(
+        self, before: Layer, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> None:
+        (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.weight_tile
+        weight_kernel[grid](
+            src, _or(src_t, src), norm, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
+            min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+
+    def _patch_weights(
+        self, x: Tensor, layer: Layer, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> None:
+        tile, block = self.weight_tile, layer.block
+        patch_weight_kernel[grid](
+            x, *_cotangent_inputs(layer, back), written, *sizes, block.pool, back.dn_t is not None, tile.rows,
+            _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
 
     def join(self, pending: list[Any]) -> None:
         join(pending[0][-1].dn.device, "weights")
@@ -164,11 +186,41 @@ class TritonOperators:
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
         data_kernel[(blocks, tasks)](
-            *_cotangent_inputs(layer, back), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
-            pictures, w.stride(0), *_geometry(block), block.pool, w_t is not None, size,
-            min(tile.channels, block.outputs), self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            back.dn, _or(back.dn_t, back.dn), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
+            pictures, w.stride(0), *_geometry(block), w_t is not None, size, min(tile.channels, block.outputs),
+            self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        return _cotangent(before, dn, dn_t, sums, out)
+        return self._cotangent(before, dn, dn_t, sums, out)
+
+    def _cotangent(self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
+        """dz, where it is read more than once, else dn and the numbers to make it by.
+
+        The gradients of BatchNorm's parameters are written on the way.
+        """
+        block, tasks = layer.block, len(sums)
+        if sums.shape[1] > LONG:
+            sums = sums.sum(1, keepdim=True)
+        numbers, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
+        rows = layer.z[0, ..., 0].numel()
+        cotangent_kernel[(tasks,)](
+            sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
+            out if bias is None else bias.of(out), numbers, rows, out.stride(0), sums.shape[1],
+            block.outputs, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
+        )  # fmt: skip
+        back = Cotangent(dn, dn_t, numbers)
+        if _columns(block):
+            return back
+        dz, dz_t = (
+            (dn, dn_t)
+            if block.pool == 1
+            else (torch.empty_like(layer.z), None if dn_t is None else torch.empty_like(layer.z))
+        )
+        size = _tile(rows, self.pass_rows)
+        before_norm_kernel[(triton.cdiv(rows, size), tasks)](
+            *_cotangent_inputs(layer, back), dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool,
+            dn_t is not None, size,
+        )  # fmt: skip
+        return Cotangent(dz, dz_t, None)
 
 
 def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
@@ -185,20 +237,6 @@ def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parame
         block.eps, channels, size, dual, _many(blocks), block.scale is not None,
     )  # fmt: skip
     return norm
-
-
-def _cotangent(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
-    """With the numbers that lead through BatchNorm; the gradients of its parameters are written on the way"""
-    block, tasks = layer.block, len(sums)
-    if sums.shape[1] > LONG:
-        sums = sums.sum(1, keepdim=True)
-    back, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
-    cotangent_kernel[(tasks,)](
-        sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
-        out if bias is None else bias.of(out), back, layer.z[0, ..., 0].numel(), out.stride(0), sums.shape[1],
-        block.outputs, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
-    )  # fmt: skip
-    return Cotangent(dn, dn_t, back)
 
 
 def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Tensor, ...]:

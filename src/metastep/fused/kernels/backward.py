@@ -55,8 +55,8 @@ def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr)
 
 @triton.jit
 def data_kernel(
-    dn, dn_t, places, z, z_t, back, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
-    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
+    dz, dz_t, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """da of what the block saw by the transposed convolution, and from it dn of the block below and its sums.
@@ -72,13 +72,8 @@ def data_kernel(
     row_mask = r < pictures * high * wide
     image, y, x = position(r, high, wide)
     y, x = y * S + py, x * S + px
-    side = width // POOL
-    dn += task * pictures * side * side * O
-    dn_t += task * pictures * side * side * O
-    places += task * pictures * side * side * O
-    z += task * pictures * width * width * O
-    z_t += task * pictures * width * width * O
-    back += task * BACK_ROWS * O
+    dz += task * pictures * width * width * O
+    dz_t += task * pictures * width * width * O
     w += task * stride
     w_t += task * stride
     c = tl.arange(0, C)
@@ -94,16 +89,13 @@ def data_kernel(
         down, right = tap // across, tap % across
         yo, xo = y0 - down, x0 - right
         mask = (row_mask & (yo >= 0) & (yo < width) & (xo >= 0) & (xo < width))[:, None]
-        at, numbers = (corner - (down * width + right) * O)[:, None] + o[None, :], back_of(back, o, O, DUAL)
-        dz, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, numbers, at, image, yo, xo, o, mask, width, O, POOL, DUAL
-        )  # fmt: skip
+        d, d_t = load_pair(dz, dz_t, (corner - (down * width + right) * O)[:, None] + o[None, :], mask, DUAL)
         w_at = (((ky0 + down * S) * K + kx0 + right * S) * C + c)[:, None] * O + o[None, :]
         weight = tl.trans(tl.load(w + w_at))
-        acc = dot(dz, weight, acc, PRECISION)
+        acc = dot(d, weight, acc, PRECISION)
         if DUAL:
-            acc_t = dot(dz_t, weight, acc_t, PRECISION)
-            acc_t = dot(dz, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
+            acc_t = dot(d_t, weight, acc_t, PRECISION)
+            acc_t = dot(d, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
     at = ((task * pictures + image) * size * size + y * size + x)[:, None] * C + c[None, :]
     mask, norm = row_mask[:, None] & (c < C)[None, :], norm + task * NORM_ROWS * C
     found = cotangent_of(acc, acc_t, below, below_t, norm, out, out_t, at, mask, c, C, DUAL)
@@ -112,50 +104,88 @@ def data_kernel(
 
 @triton.jit
 def weight_kernel(
-    src, src_t, norm, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
-    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    src, src_t, norm, dz, dz_t, out, rows, rows_per_part, stride, part_stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of one tap and some channels (of all, if few) over a part of the rows, or its derivative"""
+    """dw = (a⁻)ᵀ dz of one tap and some channels over a part of the rows, or its derivative"""
     number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    tap = number // (C // BLOCK_C)
-    pictures, side = rows // (width * width), width // POOL
+    tap, pictures = number // (C // BLOCK_C), rows // (width * width)
     src += task * pictures * size * size * C
     src_t += task * pictures * size * size * C
-    norm += task * NORM_ROWS * C
-    dn += task * pictures * side * side * O
-    dn_t += task * pictures * side * side * O
-    places += task * pictures * side * side * O
-    z += task * rows * O
-    z_t += task * rows * O
-    o = tl.arange(0, O)
-    WIDE: tl.constexpr = COLUMNS if COLUMNS > 0 else BLOCK_C
-    c = number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, WIDE)
-    back_numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
-    if COLUMNS == 0:
-        norm_numbers = norm_of(norm, c, C, DUAL)
-    acc = tl.zeros((WIDE, O), tl.float32)
+    dz += task * rows * O
+    dz_t += task * rows * O
+    o, c = tl.arange(0, O), number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, BLOCK_C)
+    numbers = norm_of(norm + task * NORM_ROWS * C, c, C, DUAL)
+    acc = tl.zeros((BLOCK_C, O), tl.float32)
     last = tl.minimum((part + 1) * rows_per_part, rows)
     for first in range(part * rows_per_part, last, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         row_mask = r < last
         image, yo, xo = position(r, width, width)
-        at = r[:, None] * O + o[None, :]
-        dz, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, back_numbers, at, image, yo, xo, o, row_mask[:, None], width, O, POOL, DUAL
-        )  # fmt: skip
-        if COLUMNS > 0:
-            patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
-            acc = dot(tl.trans(patch), dz_t, acc, PRECISION)
-        else:
-            y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
-            seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-            src_at = ((image * size + y) * size + x)[:, None] * C + c[None, :]
-            below, below_t = load_pair(src, src_t, src_at, seen, DUAL)
-            f, f_t = activation(below, below_t, norm_numbers, seen, DUAL)
-            acc = dot(tl.trans(f), dz_t, acc, PRECISION)
-            if DUAL:
-                acc = dot(tl.trans(f_t), dz, acc, PRECISION)
+        y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
+        seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+        value, value_t = load_pair(src, src_t, ((image * size + y) * size + x)[:, None] * C + c[None, :], seen, DUAL)
+        f, f_t = activation(value, value_t, numbers, seen, DUAL)
+        d, d_t = load_pair(dz, dz_t, r[:, None] * O + o[None, :], row_mask[:, None], DUAL)
+        acc = dot(tl.trans(f), d_t, acc, PRECISION)
+        if DUAL:
+            acc = dot(tl.trans(f_t), d, acc, PRECISION)
     at = (tap * C + c)[:, None] * O + o[None, :]
-    kept = (c < K * K * C)[:, None] & (o < O)[None, :]
-    tl.store(out + part * part_stride + task * stride + at, acc, mask=kept)
+    tl.store(out + part * part_stride + task * stride + at, acc)
+
+
+@triton.jit
+def patch_weight_kernel(
+    src, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The same of all taps at once, where there are few channels: dz is needed only here, and made only here"""
+    part, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    pictures, side = rows // (width * width), width // POOL
+    src += task * pictures * size * size * C
+    dn += task * pictures * side * side * O
+    dn_t += task * pictures * side * side * O
+    places += task * pictures * side * side * O
+    z += task * rows * O
+    z_t += task * rows * O
+    o, k = tl.arange(0, O), tl.arange(0, COLUMNS)
+    numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
+    acc = tl.zeros((COLUMNS, O), tl.float32)
+    last = tl.minimum((part + 1) * rows_per_part, rows)
+    for first in range(part * rows_per_part, last, BLOCK_R):
+        r = first + tl.arange(0, BLOCK_R)
+        row_mask = r < last
+        image, y, x = position(r, width, width)
+        _, dz_t = before_norm(
+            dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, width, O, POOL, DUAL
+        )  # fmt: skip
+        patch = patch_tile(src, image, y, x, row_mask, size, C, K, S, PAD, COLUMNS)
+        acc = dot(tl.trans(patch), dz_t, acc, PRECISION)
+    at = k[:, None] * O + o[None, :]
+    tl.store(out + part * part_stride + task * stride + at, acc, mask=(k < K * K * C)[:, None])
+
+
+@triton.jit
+def before_norm_kernel(
+    dn, dn_t, places, z, z_t, back, dz, dz_t, rows, width,
+    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """dz and dż, which the two kernels above read once for every tap; they may take the place of dn and dṅ"""
+    task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    pictures, side, row_mask = rows // (width * width), width // POOL, r < rows
+    dn += task * pictures * side * side * O
+    dn_t += task * pictures * side * side * O
+    places += task * pictures * side * side * O
+    image, y, x = position(r, width, width)
+    numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
+    found, found_t = before_norm(
+        dn, dn_t, places, z + task * rows * O, z_t + task * rows * O, numbers, r, image, y, x, o, row_mask, width,
+        O, POOL, DUAL,
+    )  # fmt: skip
+    at, mask = (task * rows + r)[:, None] * O + o[None, :], row_mask[:, None]
+    tl.store(dz + at, found, mask=mask)
+    if DUAL:
+        tl.store(dz_t + at, found_t, mask=mask)

@@ -83,10 +83,11 @@ def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
 
 @triton.jit
 def before_norm(
-    dn, dn_t, places, z, z_t, numbers, at, image, y, x, o, mask, width,
+    dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """dz and dż of these rows, which are (image, y, x), at their places in z"""
+    """dz and dż of the rows r of z, which are (image, y, x)"""
+    at, mask = r[:, None] * O + o[None, :], row_mask[:, None]
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
     if POOL == 1:
         d, d_t = load_pair(dn, dn_t, at, mask, DUAL)
