@@ -65,7 +65,7 @@ class TritonOperators:
     data_tile: Tile = DATA
     dual_data_tile: Tile = DUAL_DATA
     weight_tile: Tile = WEIGHT
-    pool_rows: int = 32
+    pool_rows: int = 16
     pictures: int = 32
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
