@@ -26,8 +26,8 @@ LONG = 4 * MANY  # sums that one program may join: reading more would take longe
 def require_kernels(chain: Chain) -> None:
     """The kernels want powers of two"""
     for block in chain.blocks:
-        if block.pool > 16:
-            raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 16×16")
+        if block.pool > 8:
+            raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 8×8")
         if block.outputs not in (16, 32, 64, 128):
             raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
         if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
