@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks import results
 from benchmarks.provenance import provenance
-from metastep.bench.cases import METHODS, PAPER_SETTINGS, SETTINGS, STANDARD, STANDARD_STEPS, Case
+from metastep.bench.cases import METHODS, PAPER_SETTINGS, SETTINGS, STANDARD, STANDARD_STEPS, TRANSFERS, Case
 from metastep.bench.floor import H200, Work, floor, parameters
 from metastep.bench.results import Row, case_of
 
@@ -61,6 +61,8 @@ def bench(name: str) -> Iterator[str]:
         yield from fractions(rows)
     yield from by_steps(rows)
     yield from by_setting(rows)
+    yield from exact_memory(rows)
+    yield from transfer(rows)
 
 
 def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
@@ -72,17 +74,31 @@ def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
 
 def alternatives(rows: dict[Case, Row]) -> Iterator[str]:
     """Where one stands beside ours"""
-    beside = {_task_of(case) for case in rows if case.implementation != OURS}
+    beside = {_task_of(case) for case in rows if case.implementation != OURS and case.setting not in TRANSFERS}
     if not beside:
         return
     yield "\n**Beside the alternatives**\n"
     yield from heading("setting, tasks", "method, inner steps", "implementation", "ms", "±", "MiB", words=3)
     for case, row in rows.items():
         if _task_of(case) in beside:
-            yield line(
-                f"{case.setting}, {case.tasks}", f"{case.method_label}, {case.steps}", case.implementation,
-                f"{row['ms']:,.1f}", f"{row['ms_spread'] / 2:,.1f}", f"{row['peak_mib']:,.0f}",
-            )  # fmt: skip
+            yield _beside(case, row)
+
+
+def transfer(rows: dict[Case, Row]) -> Iterator[str]:
+    found = {case: row for case, row in rows.items() if case.setting in TRANSFERS}
+    if found:
+        yield "\n**Meta-transfer**: one iteration, with the batch that it draws\n"
+        yield from heading("setting, batch", "method, T", "implementation", "ms", "±", "MiB", words=3)
+    for case, row in found.items():
+        yield _beside(case, row)
+
+
+def _beside(case: Case, row: Row) -> str:
+    size = TRANSFERS[case.setting].config.data.batch if case.setting in TRANSFERS else case.tasks
+    return line(
+        f"{case.setting}, {size}", f"{case.method_label}, {case.steps}", case.implementation,
+        f"{row['ms']:,.1f}", f"{row['ms_spread'] / 2:,.1f}", f"{row['peak_mib']:,.0f}",
+    )  # fmt: skip
 
 
 def _task_of(case: Case) -> tuple[Any, ...]:
@@ -121,6 +137,19 @@ def by_setting(rows: dict[Case, Row]) -> Iterator[str]:
     for setting in settings:
         tasks = next(row["tasks"] for (name, _), row in found.items() if name == setting)
         yield line(f"{setting}, {tasks} tasks", *(_cell(found.get((setting, method))) for method in methods))
+
+
+def exact_memory(rows: dict[Case, Row]) -> Iterator[str]:
+    """MAML's peak beside that of first order, wherever both were measured"""
+    mib = {(case.setting, case.steps, case.method): row["peak_mib"] for case, row in _ours(rows)}
+    both = [key[:2] for key in mib if key[2] == "maml" and (*key[:2], "first_order") in mib]
+    if not both:
+        return
+    yield "\n**Memory of exact MAML beside first order**: MiB\n"
+    yield from heading("setting", "inner steps", "maml", "first order", "ratio")
+    for setting, steps in both:
+        exact, least = (mib[setting, steps, method] for method in ("maml", "first_order"))
+        yield line(setting, str(steps), f"{exact:,.0f}", f"{least:,.0f}", f"{exact / least:.2f}")
 
 
 def growth(name: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import bench_tables, claim_tables, results, transfer_tables
+from benchmarks import bench_tables, claim_tables, results, study_tables, transfer_tables
 from benchmarks.provenance import provenance
 from metastep.reproduce.register import TABLES as CLAIMED
 
@@ -116,6 +116,12 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/h200-bench": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
+    "bench/h200-transfer": bench_tables.bench,
+    **{
+        f"bench/{device}-{what}": getattr(study_tables, what)
+        for device in ("h200", "cpu")
+        for what in ("startup", "profile", "precision")
+    },
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
     "bench/cpu-transfer-224": transfer_tables.times,

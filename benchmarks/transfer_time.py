@@ -10,33 +10,28 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from benchmarks import results
+from metastep.bench.cases import TRANSFERS, Transfer
+from metastep.bench.transfer import RATE, nets, pictures
 from metastep.curvature import exact
+from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
-from metastep.nets import CLASSIFIERS, load_net
-from metastep.transfer import lookahead
-from metastep.transfer.features import Tapped
-from metastep.transfer.iteration import Method, initial_state, iteration
-from metastep.transfer.networks import guidance
+from metastep.transfer import lookahead, presets
+from metastep.transfer.building import method_of
+from metastep.transfer.iteration import initial_state, iteration
 
-SETTINGS = {  # source, its classes, target, its classes, side, batch
-    "transfer-stl10": ("resnet32", 200, "vgg9", 10, 32, 128),
-    "transfer-224": ("resnet34", 1000, "resnet18", 200, 224, 64),
-}
-TRANSFER = Method("transfer", steps=2, window=1)
 METHODS = {
-    "scratch": Method("scratch"),
-    "baseline": TRANSFER,
-    "multi_step": Method("transfer", steps=2, window=2),
-    "t0": Method("transfer", steps=0),
-    "t1": Method("transfer", steps=1),
-    "t3": Method("transfer", steps=3),
-    "3-step estimate": Method("transfer", steps=3, window=3),
+    "scratch": presets.SCRATCH,
+    "baseline": presets.TRANSFER,
+    "multi_step": presets.METHODS["multistep"],
+    **{name: presets.ABLATIONS[name] for name in ("t0", "t1", "t3")},
+    "3-step estimate": presets.ABLATIONS["3step-estimate"],
 }
 WARM = 1  # recording is done in the first call
 PAIR = ("baseline", "multi_step")
@@ -76,36 +71,24 @@ def measured(
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
 
 
-def network(name: str, ways: int, channels: int, side: int, device: torch.device) -> Tapped:
-    net: Any = load_net(name, CLASSIFIERS)(ways=ways, channels=channels, size=side).to(device)
-    return Tapped(net, net.taps)
-
-
-def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
-    source_name, source_classes, target_name, classes, side, batch = sizes
-    channels = 3
-    torch.manual_seed(0)
-    source = network(source_name, source_classes, channels, side, device)
-    source.module.requires_grad_(False)
-    target = network(target_name, classes, channels, side, device)
-    x, y = torch.randn(batch, channels, side, side, device=device), torch.randint(classes, (batch,), device=device)
-    x = x.contiguous(memory_format=torch.channels_last) if device.type == "cuda" else x
-    lr = torch.tensor(0.01, device=device)
-    cuda = device.type == "cuda"
+def rows(setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
+    cuda, data = device.type == "cuda", pictures(sizes, device).train
+    x, y = Batches(data, sizes.config.data.batch, sizes.config.data.augment).batch(0, 0)
+    x = x.contiguous(memory_format=torch.channels_last) if cuda else x
+    lr = torch.tensor(RATE, device=device)
     for variant, methods in VARIANTS.items():
         for name in methods:
-            method = METHODS[name]
-            tapped = target if method.kind == "transfer" else target._replace(layers=())
-            guide = guidance(source, tapped, "all-to-all", x[:2]) if method.kind == "transfer" else None
-            step = iteration(method, tapped, guide, recompute_source="again" in variant)
+            config = replace(sizes.config, method=METHODS[name])
+            method, (target, guide) = method_of(config), nets(config, data, x[:2])
+            step = iteration(method, target, guide, recompute_source="again" in variant)
             for implementation in ("metastep", "metastep, not captured") if cuda and not variant else ("metastep",):
                 captured = cuda and implementation == "metastep"
                 unit = CapturedUnit(step, recorded_by_cuda()) if captured else Unit(step)
                 with whole_products("no mixed" in variant):
-                    ms, spread, peak = measured(unit, initial_state(method, tapped, guide), ((x, y), lr), repeats, cuda)
+                    ms, spread, peak = measured(unit, initial_state(method, target, guide), ((x, y), lr), repeats, cuda)
                 row = {
                     "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
-                    "window": method.window, "tasks": batch, "chunk": None, "precision": precision,
+                    "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
                     "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": variant,
                 }  # fmt: skip
                 print(
@@ -118,11 +101,16 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
                     torch.cuda.empty_cache()
 
 
+def with_fewer(setting: Transfer, times: int) -> Transfer:
+    data = setting.config.data
+    return replace(setting, config=replace(setting.config, data=replace(data, batch=data.batch // times)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--setting", choices=SETTINGS, help="one of them alone, into a file of its own")
+    parser.add_argument("--setting", choices=TRANSFERS, help="one of them alone, into a file of its own")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
@@ -130,8 +118,8 @@ def main() -> None:
     precision = "tf32" if device.type == "cuda" else "float32"
     if device.type == "cpu":
         torch.set_num_threads(1)
-    chosen = [options.setting] if options.setting else list(SETTINGS)
-    settings = {name: (*SETTINGS[name][:-1], SETTINGS[name][-1] // options.fewer) for name in chosen}
+    chosen = [options.setting] if options.setting else list(TRANSFERS)
+    settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in chosen}
     found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
     command += f" --setting {options.setting}" if options.setting else ""

@@ -104,11 +104,19 @@ def test_kernels_are_chosen_by_filters_and_precision(monkeypatch: pytest.MonkeyP
     assert operators_for(chain, on_gpu(torch.float32))[1] == "by Triton kernels (tf32)"
     four = chain_of(NET.build(), NET.size)
     assert operators_for(four, on_gpu(torch.float32))[1].startswith("in PyTorch: 4 filters")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    assert operators_for(chain, on_gpu(torch.float32))[1] == "by Triton kernels (bf16)"
     assert type(in_one_pass(ms.SGD(0.1, momentum=0.9, nesterov=True))).__name__ == "FusedSGD"
+    assert type(in_one_pass(ms.AdamW(0.1))).__name__ == "FusedAdam"
 
 
 def test_dynamics_that_are_no_single_kernel_stay_as_they_are() -> None:
-    for dynamics in (ms.SGD(0.1), ms.SGD(torch.tensor(0.1), momentum=0.9), ms.Adam(0.1)):
+    for dynamics in (
+        ms.SGD(0.1),
+        ms.SGD(torch.tensor(0.1), momentum=0.9),
+        ms.Adam(0.1, weight_decay=0.1),
+        ms.RMSprop(),
+    ):
         assert in_one_pass(dynamics) is dynamics
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
-from metastep.bench.command import bench
+from metastep.bench.command import app as bench
 from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
@@ -20,10 +20,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (demo, train, evaluate, classify, report, presets, bench, reproduce):
+for command in (demo, train, evaluate, classify, report, presets, reproduce):
     app.command()(command)
 app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

@@ -89,18 +89,23 @@ def unit(step: Step, device: torch.device, draws_noise: bool = False) -> Unit:
 
 
 def recorded_by_cuda() -> Record:
-    """CUDA graphs that share one pool of memory: only one of them runs at a time"""
+    """CUDA graphs that share one pool of memory: only one of them runs at a time.
+
+    What runs beside others, on a stream of its own, is recorded there too: libraries keep one workspace for each
+    stream, which the graphs of two runs must not share.
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def record(run: Callable[[], None]) -> Callable[[], None]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream()
+        stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             for _ in range(2):  # libraries choose their algorithms, kernels are compiled
                 run()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             run()
         return graph.replay
 

@@ -75,8 +75,8 @@ def meta_gradient(
     """The mean meta-gradient of few-shot classification of square pictures of `size`, by the fastest way.
 
     method: one of `metastep.methods`, such as `multi_step`; `options` are its own, such as window=4.
-    module: where its parameters are is where it is computed. On a GPU, products are in tf32 if
-    `torch.set_float32_matmul_precision` allows it.
+    module: where its parameters are is where it is computed. On a GPU, products are in float32, tf32 or bf16 as
+    `torch.set_float32_matmul_precision` says: "highest", "high" or "medium".
     """
     estimator = method(few_shot(module, cross_entropy, {"accuracy": accuracy}), dynamics, steps, **options)
     found = fastest(Asked(module, method, dynamics, steps, size, options), estimator, chunk_size)
@@ -106,11 +106,16 @@ def mapped(estimator: Estimator, device: torch.device, chunk_size: int | None, r
 def fused(asked: Asked, estimator: Estimator, chunk_size: int | None) -> MetaGradient:
     require_served(asked)
     chain = chain_of(asked.module, asked.size)
-    operators, how = operators_for(chain, asked.parameter)
+    return by_hand(asked, estimator, chunk_size, chain, *operators_for(chain, asked.parameter))
+
+
+def by_hand(
+    asked: Asked, estimator: Estimator, chunk_size: int | None, chain: Chain, operators: Operators, how: str
+) -> MetaGradient:
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
     second = {} if asked.method in (fo_maml, reptile) else {"curvature": fused_curvature(chain, operators)}
-    by_hand = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
-    estimate = fused_over_tasks(chain, by_hand, chunk_size, apart=asked.method is reptile)
+    fused_estimator = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
+    estimate = fused_over_tasks(chain, fused_estimator, chunk_size, apart=asked.method is reptile)
     return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
 
 
@@ -141,17 +146,29 @@ def operators_for(chain: Chain, parameter: Tensor) -> tuple[Operators, str]:
         require_kernels(chain)
     except NotAChainError as reason:
         return plain, f"in PyTorch: {reason}"
-    precise = torch.get_float32_matmul_precision() == "highest"
-    return TritonOperators("ieee" if precise else "tf32"), f"by Triton kernels ({'float32' if precise else 'tf32'})"
+    precision = {"highest": "float32", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
+    return TritonOperators("ieee" if precision == "float32" else precision), f"by Triton kernels ({precision})"
+
+
+def for_kernels(dynamics: Dynamics, params: Tensor) -> Dynamics:
+    """The same dynamics, by one kernel if there is one for it and for where `params` is"""
+    served = params.is_cuda and params.dtype == torch.float32 and find_spec("triton") is not None
+    return in_one_pass(dynamics) if served else dynamics
 
 
 def in_one_pass(dynamics: Dynamics) -> Dynamics:
-    """SGD with momentum, and with numbers for rates, as one kernel"""
-    if not isinstance(dynamics, SGD) or not all(is_number(rate) for rate in _rates(dynamics)) or not dynamics.momentum:
+    """SGD with momentum, or Adam, as one kernel, if their rates are numbers; for one float32 tensor on a GPU"""
+    if not all(is_number(rate) for rate in _rates(dynamics)):
         return dynamics
-    from metastep.fused.dynamics import FusedSGD
+    if type(dynamics) is SGD and dynamics.momentum:
+        from metastep.fused.dynamics import FusedSGD  # only here: Triton is for GPUs
 
-    return FusedSGD(**vars(dynamics))
+        return FusedSGD(**vars(dynamics))
+    if type(dynamics) is Adam and (dynamics.decoupled_weight_decay or not dynamics.weight_decay):
+        from metastep.fused.adam import FusedAdam
+
+        return FusedAdam(**vars(dynamics))
+    return dynamics
 
 
 def _rates(dynamics: Dynamics) -> list[Any]:

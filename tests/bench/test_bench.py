@@ -22,7 +22,7 @@ from tests.bench.helpers import CPU, TINY, tiny_case
 
 ROW = [
     "setting", "implementation", "method", "steps", "window", "tasks", "chunk", "precision", "ms", "ms_spread",
-    "peak_mib", "note",
+    "peak_mib", "start_seconds", "note",
 ]  # fmt: skip
 HERE = Conditions("cpu", threads=1, repeats=2)
 
@@ -49,7 +49,11 @@ def measured_cases(monkeypatch: pytest.MonkeyPatch) -> list[Case]:
 
 
 def test_the_paper_is_all_there() -> None:
-    ours = planned(Grid(), ["metastep"])
+    everything = planned(Grid(), ["metastep"])
+    ours = [case for case in everything if case.setting in SETTINGS]
+    assert [(case.setting, case.method_label, case.steps) for case in everything if case not in ours] == [
+        ("transfer-stl10", label, 2) for label in ("scratch", "baseline", "multi_step2")
+    ]
     windows_too_long = 4 * (1 + 3 + 7)  # of multi_step2, 4 and 8
     assert len(ours) == len(set(ours)) == 4 * len(METHODS) * len(STEPS) - windows_too_long
     assert {(case.setting, case.tasks) for case in ours} == {
@@ -91,7 +95,7 @@ def test_a_short_run_from_beginning_to_end(
     for row in content["rows"]:
         assert list(row) == ROW
         assert row["ms"] > 0
-        assert row["note"].startswith("first step after")
+        assert row["start_seconds"] > 0
         assert case_of(row) in measured_cases
     assert all(name in result.output for name in ("metastep", "hand-loop", "torch.func", "multi_step4"))
     assert "<svg" in path.with_suffix(".svg").read_text()
@@ -113,9 +117,30 @@ def test_rows_that_are_there_are_not_measured_again(tmp_path: Path, measured_cas
     rows = json.loads(path.read_text())["rows"]
     assert len(rows) == 3
     assert rows[0] == first
+    said = json.loads(path.read_text())["command"]
+    assert said.count(" && ") == 1  # rows of two commands: both are told
+    assert said.startswith("metastep bench --methods maml ")
 
 
-@pytest.mark.parametrize("change", [{"commit": "another"}, {"device": "another"}, {"versions": {}}])
+def test_meta_transfer_has_rows_of_the_same_form(tmp_path: Path, measured_cases: list[Case]) -> None:
+    path = tmp_path / "rows.json"
+    flags = ("--settings", "transfer-stl10,omniglot-5w1s", "--methods", "maml,baseline,multi_step2", "--steps", "8")
+    result = call(*flags, "--implementations", "metastep,hand-loop", "--tasks", "4", "--out", path)
+    assert result.exit_code == 0, result.output
+    found = [(case.setting, case.method_label, case.steps, case.tasks) for case in measured_cases[::2]]
+    assert found == [
+        ("omniglot-5w1s", "maml", 8, 4),
+        ("omniglot-5w1s", "multi_step2", 8, 4),
+        ("transfer-stl10", "baseline", 2, 1),
+        ("transfer-stl10", "multi_step2", 2, 1),
+    ]
+    assert [case.implementation for case in measured_cases] == ["metastep", "hand-loop"] * 4
+    assert all(list(row) == ROW for row in json.loads(path.read_text())["rows"])
+    assert "transfer-stl10" in result.output
+    assert "<svg" in path.with_suffix(".svg").read_text()
+
+
+@pytest.mark.parametrize("change", [{"commit": "another"}, {"device": "another"}, {"versions": {"torch": "another"}}])
 def test_rows_of_another_commit_or_device_are(
     tmp_path: Path, measured_cases: list[Case], change: dict[str, Any]
 ) -> None:
@@ -180,7 +205,7 @@ def test_a_fresh_process_measures_one_case() -> None:
 
 
 def test_a_failure_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FailedError, match="KeyError"):
+    with pytest.raises(FailedError, match="there is no setting 'nowhere'"):
         running.in_this_process(tiny_case(setting="nowhere"), HERE)
     monkeypatch.setattr(running, "in_fresh_process", _fail)
     row = measured(tiny_case(), HERE)

@@ -94,7 +94,7 @@ def test_every_one_takes_steps(name: str) -> None:
     if implementation.missing:
         pytest.skip(implementation.missing)
     implementation.load(tiny_case(), CPU)
-    step, machine = implementation.step(tiny_case(precision="fp32"), CPU), implementation.machine(CPU)
+    step, machine = implementation.step(tiny_case(precision="fp32"), CPU), implementation.machine(tiny_case(), CPU)
     for _ in range(2):
         step()
     machine.wait()

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_tables, results
-from benchmarks.tables import filled
-from metastep.bench.cases import Grid
-from metastep.bench.floor import H200, floor
+from benchmarks import bench_tables, results, study_tables
+from benchmarks.tables import TABLES, filled
+from metastep.bench.cases import Case, Grid
+from metastep.bench.floor import H200, floor, floor_parts
 from metastep.bench.measure import Cost
 from metastep.bench.plan import planned
-from metastep.bench.results import row_of
+from metastep.bench.results import about_case, row_of
 
 NAME = "bench/h200-bench"
 
@@ -53,6 +53,65 @@ def test_a_full_run_has_every_table(root: Path) -> None:
     assert "| omniglot-20w5s, 16 tasks | 80.0 (16) | 80.0 (16) |" in text
     assert "1,000" not in text
     assert "maml, 64 | hand-loop" not in text
+
+
+def test_memory_of_exact_maml_and_meta_transfer(root: Path) -> None:
+    grid = Grid(("omniglot-20w5s", "transfer-stl10"), ("maml", "first_order", "baseline", "multi_step2"), (8, 64))
+    write_rows(grid, ["metastep", "hand-loop"])
+    text = "\n".join(bench_tables.bench(NAME))
+    assert "| omniglot-20w5s | 64 | 16 | 16 | 1.00 |" in text
+    assert "| transfer-stl10, 128 | baseline, 2 | metastep | 20.0 | 1.0 | 1 |" in text
+    assert "| transfer-stl10, 128 | multi_step2, 2 | hand-loop | 21.0 | 1.0 | 1 |" in text
+    assert text.count("transfer-stl10") == 4  # in no other table
+
+
+def write_study(name: str, *rows: dict[str, object]) -> None:
+    about = {"command": "c", "commit": "0123456789abcdef", "device": "NVIDIA H200", "versions": {"torch": "2"}}
+    case = about_case(Case("omniglot-5w1s", "metastep", "maml", 8, 1, 32, None, "tf32"))
+    results.file_of(name).write_text(json.dumps(about | {"rows": [case | row for row in rows]}))
+
+
+@pytest.mark.parametrize("what", ["startup", "profile", "precision"])
+def test_no_study_no_table(root: Path, what: str) -> None:
+    assert list(TABLES[f"bench/h200-{what}"](f"bench/h200-{what}")) == []
+
+
+def test_a_cold_start_beside_a_warm_one(root: Path) -> None:
+    name, failed = "bench/h200-startup", {"note": "out of memory"}
+    times = {"cold_seconds": 30.0, "warm_seconds": 9.0, "cold_process_seconds": 36.0, "warm_process_seconds": 15.04}
+    write_study(name, times, failed)
+    assert list(study_tables.startup(name))[-1] == "| omniglot-5w1s | maml | 30.0 | 9.0 | 36.0 | 15.0 |"
+
+
+def test_a_profile_stands_beside_the_floor_of_its_parts(root: Path) -> None:
+    name = "bench/h200-profile"
+    kernels = [
+        {"name": "forward_kernel", "calls": 96, "ms": 1.5, "share": 0.5},
+        {"name": "statistics_kernel", "calls": 96, "ms": 0.5, "share": 0.2},
+        {"name": "elementwise_kernel", "calls": 9, "ms": 1.0, "share": 0.3},
+    ]
+    write_study(name, {"ms": 4.0, "busy_ms": 3.0, "launches": 201, "kernels": kernels})
+    text = "\n".join(study_tables.profile(name))
+    assert "**omniglot-5w1s, maml, 8 steps**: 4.00 ms, busy for 3.00 (75%), 201 calls" in text
+    least = max(floor_parts("omniglot-5w1s", "maml", 8, 1, 32)["forward"].milliseconds(H200))
+    assert f"| forward | 2.000 | {least:.3f} | {least / 2:.0%} |" in text
+    assert "| all else (episodes, Adam) | 1.000 |" in text
+    assert "| `statistics_kernel` | 96 | 0.500 | 20.0% |" in text
+
+
+def test_precisions_stand_side_by_side(root: Path) -> None:
+    name = "bench/h200-precision"
+    found = {"start": "fresh", "halves_difference": 1.5}
+    write_study(
+        name,
+        found | {"precision": "fp32", "relative_error": 1e-6, "cosine": 1.0},
+        found | {"precision": "tf32", "relative_error": 2e-3, "cosine": 0.99999},
+        found | {"start": "trained", "precision": "tf32", "relative_error": 3e-3, "cosine": 0.9},
+    )
+    assert list(study_tables.precision(name))[-2:] == [
+        "| fresh | maml | 1.0e-06 (1.00000) | 2.0e-03 (0.99999) | 1.50 |",
+        "| trained | maml |  | 3.0e-03 (0.90000) | 1.50 |",
+    ]
 
 
 def test_growth_with_tasks_and_parameters(root: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def main() -> None:
         require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL)
     require_same(pooled, flat_patches=4)
     require_fused_sgd()
+    require_fused_adam()
     require_same_sweep(standard, "maml", {}, steps=2)
     require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", {"window": 2}, steps=4)
 
@@ -143,6 +145,29 @@ def require_fused_sgd() -> None:
             torch.testing.assert_close(moved(fused, p, g), moved(plain, p, g))
             pull = [torch.func.vjp(lambda p, g, d=d: moved(d, p, g), p, g)[1] for d in (fused, plain)]
             torch.testing.assert_close(*(one(torch.ones(2, 2, 1500)) for one in pull))
+
+
+def require_fused_adam() -> None:
+    from metastep import Adam, AdamW
+    from metastep.dynamics import State
+    from metastep.paths import in_one_pass
+
+    torch.manual_seed(0)
+    p, m, g = torch.randn(3, 2, 700, dtype=torch.float64)
+    v, cotangents = torch.rand_like(g), torch.randn(3, 2, 700, dtype=torch.float64)
+    g[0, :5] = v[0, :5] = m[0, :5] = 0  # √ at 0
+    for plain in (Adam(0.1), AdamW(0.05, weight_decay=0.1), Adam(0.1, betas=(0.0, 0.99))):
+        for before, steps in ((0, 1), (3, 1), (torch.tensor(2.0, dtype=torch.float64), 3)):
+
+            def moved(dynamics: Adam, dtype: torch.dtype, *inputs: torch.Tensor) -> torch.Tensor:
+                p, m, v, g = (x.to(dtype) for x in inputs)
+                after = dynamics.advance(State(p, (m, v), before), g, (), steps)  # noqa: B023
+                return torch.stack([after.params, *after.memory]).double()
+
+            runs = [partial(moved, plain, torch.float64), partial(moved, in_one_pass(plain), torch.float32)]
+            (expected, pull), (found, fused_pull) = (torch.func.vjp(run, p, m, v, g) for run in runs)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(fused_pull(cotangents), pull(cotangents), rtol=1e-4, atol=1e-5)
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def test_a_complete_pass() -> None:
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     call("--only", "T4.29")
     before = claim("T4.29")
-    monkeypatch.setattr("metastep.fewshot.train.train", pytest.fail)
-    monkeypatch.setattr("metastep.fewshot.train.resume", pytest.fail)
+    monkeypatch.setattr("metastep.fewshot.train.train_in_turns", pytest.fail)
+    monkeypatch.setattr("metastep.fewshot.train.resume_in_turns", pytest.fail)
     assert call("--only", "T4.29").exit_code == 0
     assert claim("T4.29") == before
 

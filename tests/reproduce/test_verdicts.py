@@ -191,7 +191,7 @@ def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[s
 @pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])
 def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_path: Path) -> None:
     rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", ms),
-            transfer_row("transfer-224", "multi_step", 1, "as published")]  # fmt: skip
+            transfer_row("transfer-224", "multi_step", 1, "source run again")]  # fmt: skip
     evidence = bench_file(tmp_path, "gpu-transfer.json", rows)
     assert judged("T1.2", evidence).verdict == verdict
     assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(ms * 0.079, abs=0.06), "ratio": ms / 100}
@@ -200,6 +200,26 @@ def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_
     assert (found.verdict, found.value) == (verdict, 100 - ms)
     assert (found.about["device"], found.about["commit"]) == ("a card", "abc")
     assert judged("X14", evidence).verdict == "reproduced"
+
+
+def test_rows_of_metastep_bench_are_judged_too(tmp_path: Path) -> None:
+    """They count one task, whose pictures the setting knows, and their notes say how they were computed"""
+    note = "captured in a CUDA graph"
+    rows = [
+        transfer_row("transfer-224", "baseline", 100, note) | {"tasks": 1, "steps": 2},
+        transfer_row("transfer-224", "multi_step", 65, note) | {"tasks": 1, "steps": 2},
+        transfer_row("transfer-224", "multi_step", 90, note) | {"tasks": 1, "steps": 3},
+    ]
+    evidence = bench_file(tmp_path, "h200-bench.json", rows)
+    assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(65 * 0.079, abs=0.06), "ratio": 0.65}
+    assert judged("X1", evidence).verdict == "reproduced"
+    assert "batches of 64" in judged("X1", evidence).about["data"]
+
+
+def test_a_setting_without_all_methods_at_8_steps_is_left_out(tmp_path: Path) -> None:
+    others = [row | {"setting": "omniglot-20w5s"} for row in bench_rows(MEMORY, TIMES) if row["steps"] == 4]
+    evidence = bench_file(tmp_path, "h200-bench.json", [*bench_rows(MEMORY, TIMES), *others])
+    assert judged("X4", evidence).verdict == "reproduced"
 
 
 def test_a_gpu_goes_before_a_cpu_and_nothing_is_not_run(tmp_path: Path) -> None:

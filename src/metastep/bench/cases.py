@@ -9,6 +9,8 @@ from typing import Literal, TypeVar
 from metastep.data.episodes import Episodes
 from metastep.dynamics import SGD
 from metastep.errors import MetastepError, require_positive
+from metastep.transfer.config import TransferConfig
+from metastep.transfer.presets import PRESETS
 
 Precision = Literal["fp32", "tf32", "fp64"]
 
@@ -22,10 +24,7 @@ INNER = SGD(0.01, momentum=0.9, weight_decay=1e-4)
 
 @dataclass(frozen=True)
 class FewShot:
-    """Few-shot episodes for the flattened Conv4.
-
-    Another kind of setting is another class beside this one, with `tasks`; implementations say which kinds they know.
-    """
+    """Few-shot episodes for the flattened Conv4."""
 
     episodes: Episodes
     tasks: int
@@ -33,6 +32,15 @@ class FewShot:
     size: int = 28
     classes: int = 1_200  # to train on, as in Omniglot
     per_class: int = 20
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Meta-transfer with the nets, pictures and rates of a training run; its steps are T, the virtual ones."""
+
+    config: TransferConfig
+    classes: int  # of the target
+    tasks: int = 1
 
 
 def _omniglot(ways: int, shots: int, tasks: int, filters: int = 64) -> FewShot:
@@ -50,11 +58,20 @@ SETTINGS: dict[str, FewShot] = {
     "omniglot-5w1s-128f": _omniglot(5, 1, 32, filters=128),
 }
 PAPER_SETTINGS = tuple(SETTINGS)[:4]
+TRANSFERS: dict[str, Transfer] = {
+    "transfer-stl10": Transfer(PRESETS["stl10-sgd-baseline"], classes=10),  # 32×32, batches of 128
+    "transfer-224": Transfer(PRESETS["bird-sgd-baseline"], classes=200),  # 224×224, batches of 64
+}
 
 METHODS: dict[str, tuple[str, int]] = {  # what a user types: the method, its window
     "maml": ("maml", 1),
     **{f"multi_step{n}": ("multi_step", n) for n in (2, 4, 8)},
     **{name: (name, 1) for name in ("first_order", "reptile", "imaml", "hf_maml", "ggs_maml", "es_maml")},
+}
+TRANSFER_METHODS: dict[str, tuple[str, int]] = {
+    "scratch": ("scratch", 1),
+    "baseline": ("baseline", 1),
+    **{f"multi_step{n}": ("multi_step", n) for n in (2, 3)},
 }
 
 
@@ -88,9 +105,10 @@ class Case:
 class Grid:
     """All combinations that a call asks for; alternatives are slow, and so run at fewer numbers of steps."""
 
-    settings: Sequence[str] = PAPER_SETTINGS
-    methods: Sequence[str] = tuple(METHODS)
+    settings: Sequence[str] = (*PAPER_SETTINGS, "transfer-stl10")
+    methods: Sequence[str] | None = None  # all that a setting has
     steps: Sequence[int] = STEPS
+    transfer_steps: Sequence[int] = (2,)
     alternative_steps: Sequence[int] | None = None  # the standard number, if that is among `steps`, else the same
     tasks: Sequence[int] | None = None  # of the setting
     chunk: int | None = None
@@ -99,13 +117,23 @@ class Grid:
 
     def cases(self, implementation: str) -> Iterator[Case]:
         """In the order of a table; a window that is longer than the inner loop is another's row already"""
-        steps = self.steps if implementation.startswith("metastep") else self._of_alternatives
-        for setting, number, label in product(self.settings, steps, self.methods):
-            method, window = chosen(label, METHODS, "method")
-            if window <= number:
-                for tasks in self.tasks or (chosen(setting, SETTINGS, "setting").tasks,):
+        for setting in self.settings:
+            known = methods_of(setting)
+            asked = [known[label] for label in self.methods or known if label in known]
+            together = product(self._steps(setting, implementation), asked, self._tasks(setting))
+            for number, (method, window), tasks in together:
+                if window <= number:
                     chunk = None if self.chunk is None else min(self.chunk, tasks)
-                    yield Case(setting, implementation, method, number, window, tasks, chunk, self.precision, self.data)
+                    about = setting, implementation, method, number, window, tasks, chunk
+                    yield Case(*about, self.precision, self.data)
+
+    def _tasks(self, setting: str) -> Sequence[int]:
+        return self.tasks if self.tasks and setting not in TRANSFERS else (setting_of(setting).tasks,)
+
+    def _steps(self, setting: str, implementation: str) -> Sequence[int]:
+        if setting in TRANSFERS:
+            return self.transfer_steps
+        return self.steps if implementation.startswith("metastep") else self._of_alternatives
 
     @property
     def _of_alternatives(self) -> Sequence[int]:
@@ -116,6 +144,17 @@ class Grid:
 
 # Two minutes on two cores
 QUICK = Grid((STANDARD,), ("maml", "multi_step4", "first_order"), (STANDARD_STEPS,), tasks=(4,))
+
+
+def setting_of(name: str) -> FewShot | Transfer:
+    both: dict[str, FewShot | Transfer] = {**SETTINGS, **TRANSFERS}
+    return chosen(name, both, "setting")
+
+
+def methods_of(setting: str) -> dict[str, tuple[str, int]]:
+    """What a user types: the method, its window"""
+    return TRANSFER_METHODS if isinstance(setting_of(setting), Transfer) else METHODS
+
 
 Value = TypeVar("Value")
 

@@ -5,7 +5,7 @@ between layers but computes each layer in one go: a pass reads what it needs fro
 it makes once, with BatchNorm and ReLU on the way. Tasks do not share weights, since each adapts its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from metastep.bench.cases import SETTINGS, FewShot
@@ -60,22 +60,31 @@ class Layer:
         """y = w ∗ x"""
         return self._work(pictures, 1, self.inputs + self.outputs, 1)
 
-    def gradient(self, pictures: int) -> Work:
-        """y; then dw = dy ∗ x and, unless x are the pictures, dx = w ∗ dy, which read x, y, w and dy"""
+    def backward(self, pictures: int) -> Work:
+        """dw = dy ∗ x and, unless x are the pictures, dx = w ∗ dy, which read x, y, w and dy"""
         passed_on = 0 if self.first else self.inputs
-        backward = self._work(pictures, 1 if self.first else 2, self.inputs + 2 * self.outputs + passed_on, 2)
-        return self.forward(pictures) + backward
+        return self._work(pictures, 1 if self.first else 2, self.inputs + 2 * self.outputs + passed_on, 2)
+
+    def gradient(self, pictures: int) -> Work:
+        return self.forward(pictures) + self.backward(pictures)
+
+    def forward_of_product(self, pictures: int) -> Work:
+        """y and ẏ = ẇ ∗ x + w ∗ ẋ; the first layer has no ẋ"""
+        return self._work(pictures, 2 if self.first else 3, self._moved + 2 * self.outputs, 2)
+
+    def backward_of_product(self, pictures: int) -> Work:
+        """dx, its tangent (two terms), and that of dw (two terms); in the first layer only dẏ ∗ x"""
+        passed_on = 0 if self.first else 2 * self.inputs  # dx and its tangent
+        return self._work(pictures, 1 if self.first else 5, self._moved + 4 * self.outputs + passed_on, 3)
 
     def product(self, pictures: int) -> Work:
-        """Forward over reverse. y and ẏ = ẇ ∗ x + w ∗ ẋ; dx, its tangent (two terms), and that of dw (two terms).
+        """Forward over reverse"""
+        return self.forward_of_product(pictures) + self.backward_of_product(pictures)
 
-        The first layer has no ẋ and no dx: y, ẏ = ẇ ∗ x, and dẏ ∗ x.
-        """
-        moved = self.inputs if self.first else 2 * self.inputs  # x, and ẋ
-        passed_on = 0 if self.first else 2 * self.inputs  # dx and its tangent
-        ahead = self._work(pictures, 2 if self.first else 3, moved + 2 * self.outputs, 2)
-        back = self._work(pictures, 1 if self.first else 5, moved + 4 * self.outputs + passed_on, 3)
-        return ahead + back
+    @property
+    def _moved(self) -> int:
+        """x, and ẋ"""
+        return self.inputs if self.first else 2 * self.inputs
 
     def _work(self, pictures: int, passes: int, numbers: int, weights: int) -> Work:
         """`numbers` are read or written for each picture, all weights `weights` times"""
@@ -126,18 +135,48 @@ def passes(method: str, steps: int, window: int) -> Passes:
 
 def floor(name: str, method: str, steps: int, window: int, tasks: int) -> Work:
     """One meta-iteration: episodes drawn, every task adapted and pulled back, the mean, and Adam"""
+    return total(floor_parts(name, method, steps, window, tasks).values())
+
+
+def floor_parts(name: str, method: str, steps: int, window: int, tasks: int) -> dict[str, Work]:
+    """The same by what it is for"""
     setting, going = SETTINGS[name], passes(method, steps, window)
-    episodes, size = setting.episodes, parameters(setting)
-    support, query = episodes.ways * episodes.shots, episodes.ways * episodes.queries
-    task = drawn(setting)
-    for layer in layers(setting):
-        task += layer.gradient(support) * going.gradients + layer.forward(support) * going.forwards
-        task += layer.product(support) * going.products
-        task += layer.gradient(query) if going.outer_gradient else layer.forward(query)
+    *blocks, head = layers(setting)
+    size = parameters(setting)
     # an update reads φ, v, g and writes φ, v; its pullback reads Λ of φ and v and the product, and writes Λ and d_grad
     elementwise = 5 * len(window_lengths(steps, window)) + 6 * going.pulled + 1
-    task += Work(0, NUMBER * size * elementwise)
-    return task * tasks + Work(0, NUMBER * size * 7)  # Adam reads θ, g, m, v and writes θ, m, v
+    adam = Work(0, NUMBER * size * 7)  # reads θ, g, m, v and writes θ, m, v
+    return {
+        "forward": total(ahead(block, setting, going) for block in blocks) * tasks,
+        "backward": total(back(block, setting, going) for block in blocks) * tasks,
+        "head": (ahead(head, setting, going) + back(head, setting, going)) * tasks,
+        "updates": Work(0, NUMBER * size * elementwise) * tasks,
+        "episodes, Adam": drawn(setting) * tasks + adam,
+    }
+
+
+def ahead(layer: Layer, setting: FewShot, going: Passes) -> Work:
+    """All passes forward of a task"""
+    support, query = pictures(setting)
+    work = layer.forward(support) * (going.gradients + going.forwards) + layer.forward(query)
+    return work + layer.forward_of_product(support) * going.products
+
+
+def back(layer: Layer, setting: FewShot, going: Passes) -> Work:
+    """All passes backward of a task"""
+    support, query = pictures(setting)
+    work = layer.backward(support) * going.gradients + layer.backward_of_product(support) * going.products
+    return work + layer.backward(query) if going.outer_gradient else work
+
+
+def pictures(setting: FewShot) -> tuple[int, int]:
+    """Of an episode: support, query"""
+    episodes = setting.episodes
+    return episodes.ways * episodes.shots, episodes.ways * episodes.queries
+
+
+def total(works: Iterable[Work]) -> Work:
+    return sum(works, NOTHING)
 
 
 def drawn(setting: FewShot) -> Work:

@@ -4,6 +4,7 @@ import statistics
 import time
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import torch
 
@@ -29,17 +30,34 @@ class Cost:
     """How it was computed, where the implementation has a choice."""
 
 
-def measure(case: Case, device: torch.device, repeats: int) -> Cost:
+class Started(NamedTuple):
+    """A case whose first step is done"""
+
+    step: Step
+    machine: Machine
+    seconds: float
+
+    @property
+    def path(self) -> str:
+        return getattr(self.step, "path", "")
+
+
+def started(case: Case, device: torch.device) -> Started:
     implementation = IMPLEMENTATIONS[case.implementation]
     implementation.load(case, device)
-    machine = implementation.machine(device)
+    machine = implementation.machine(case, device)
     start = time.perf_counter()
     step = implementation.step(case, device)
     seconds_of(step, machine, 1)
-    start_seconds = time.perf_counter() - start
+    return Started(step, machine, time.perf_counter() - start)
+
+
+def measure(case: Case, device: torch.device, repeats: int) -> Cost:
+    begun = started(case, device)
+    step, machine, start_seconds = begun
     times = timed(step, machine, repeats)
     ms, spread = 1e3 * statistics.median(times), 1e3 * (max(times) - min(times))
-    return Cost(ms, spread, machine.peak_mib(), start_seconds, getattr(step, "path", ""))
+    return Cost(ms, spread, machine.peak_mib(), start_seconds, begun.path)
 
 
 def timed(step: Step, machine: Machine, repeats: int) -> list[float]:

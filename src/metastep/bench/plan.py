@@ -4,13 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from metastep.bench.cases import METHODS, SETTINGS, Case, Grid
+from metastep.bench.cases import SETTINGS, TRANSFERS, Case, Grid, methods_of
 from metastep.bench.implementations import IMPLEMENTATIONS
+from metastep.errors import MetastepError
 
 
 def planned(grid: Grid, names: Sequence[str], chunk: int | None = None) -> list[Case]:
     """Every case of the grid, for every implementation that serves it; `chunk` tasks together where none are asked"""
     cases = [case for name in names for case in grid.cases(name) if IMPLEMENTATIONS[name].serves(case)]
+    if not cases:
+        raise MetastepError(
+            f"{', '.join(names)} in {', '.join(grid.settings)}: none of them has {', '.join(grid.methods or ())} "
+            "with so few inner steps. Ask for other methods, settings or steps."
+        )
     return sorted((as_computed(case, chunk) for case in cases), key=in_order)
 
 
@@ -23,6 +29,6 @@ def as_computed(case: Case, chunk: int | None) -> Case:
 
 def in_order(case: Case) -> tuple[Any, ...]:
     """Rows to be compared stand together, and are measured soon after each other"""
-    methods = [method for method, _ in METHODS.values()]
-    setting, name = list(SETTINGS).index(case.setting), list(IMPLEMENTATIONS).index(case.implementation)
+    methods = [method for method, _ in methods_of(case.setting).values()]
+    setting, name = [*SETTINGS, *TRANSFERS].index(case.setting), list(IMPLEMENTATIONS).index(case.implementation)
     return setting, case.tasks, case.steps, methods.index(case.method), case.window, name

@@ -17,8 +17,9 @@ from metastep.bench.results import Row, case_of
 OURS = "metastep"
 COLOURS = {
     "maml": "#1f77b4", "multi_step": "#d62728", "multi_step2": "#ff9896", "multi_step4": "#d62728",
-    "multi_step8": "#8c1c1c", "first_order": "#2ca02c", "reptile": "#7f7f7f", "imaml": "#9467bd",
-    "hf_maml": "#17becf", "ggs_maml": "#bcbd22", "es_maml": "#8c564b",
+    "multi_step3": "#e377c2", "multi_step8": "#8c1c1c", "first_order": "#2ca02c", "reptile": "#7f7f7f",
+    "imaml": "#9467bd", "hf_maml": "#17becf", "ggs_maml": "#bcbd22", "es_maml": "#8c564b",
+    "scratch": "#7f7f7f", "baseline": "#1f77b4",
 }  # fmt: skip
 STYLE: Any = {
     "svg.hashsalt": "metastep", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
@@ -74,11 +75,15 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
     for i, case in enumerate(shown):
         alpha = 1.0 if case.implementation == OURS else 0.25 + 0.5 / (1 + names.index(case.implementation))
         axes.barh(i, compared[case], color=COLOURS[case.method_label], alpha=alpha)
-        axes.text(compared[case], i, f" {compared[case]:,.3g}", va="center", fontsize=6)
+        axes.text(compared[case], i, f" {told(compared[case])}", va="center", fontsize=6)
     axes.set_yticks(range(len(shown)), [f"{case.method_label}, {case.implementation}" for case in shown], fontsize=6)
     axes.invert_yaxis()
     readable(axes.xaxis, list(compared.values()))
     axes.set(xlabel=f"ms at {number} inner steps")
+
+
+def told(ms: float) -> str:
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def readable(axis: Axis, values: Sequence[float]) -> None:

@@ -22,13 +22,17 @@ Row = dict[str, Any]
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def about_case(case: Case) -> Row:
+    return {name: value for name, value in asdict(case).items() if name != "data"}
+
+
 def row_of(case: Case, cost: Cost | None, note: str = "") -> Row:
-    about = {name: value for name, value in asdict(case).items() if name != "data"}
+    about = about_case(case)
     if cost is None:
-        return about | {"ms": None, "ms_spread": None, "peak_mib": None, "note": note}
+        return about | {"ms": None, "ms_spread": None, "peak_mib": None, "start_seconds": None, "note": note}
     numbers = {"ms": round(cost.ms, 3), "ms_spread": round(cost.ms_spread, 3), "peak_mib": round(cost.peak_mib, 1)}
-    started = f"first step after {cost.start_seconds:.1f} s"
-    return about | numbers | {"note": "; ".join(filter(None, (started, cost.path, note)))}
+    numbers |= {"start_seconds": round(cost.start_seconds, 2)}
+    return about | numbers | {"note": "; ".join(filter(None, (cost.path, note)))}
 
 
 def case_of(row: Row) -> Case:
@@ -60,14 +64,22 @@ def write(path: Path, about: Mapping[str, Any], rows: Sequence[Row]) -> None:
     replace_file(path, (json.dumps({**about, "rows": list(rows)}, indent=1) + "\n").encode())
 
 
-def rows_to_keep(path: Path, about: Mapping[str, Any]) -> list[Row]:
-    """What `path` has already, if commit, device and versions are the same; failures are tried again"""
+def resumed(path: Path, about: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
+    """What `path` has already, if commit, device and versions are the same; failures are tried again.
+
+    Rows of several commands can stand in one file: then all of these are told.
+    """
     if not path.exists():
-        return []
+        return about, []
     try:
         content = json.loads(read_file(path))
-        same = all(content[key] == about[key] for key in ("commit", "device", "versions"))
-        return [row for row in content["rows"] if row["ms"] is not None] if same else []
+        versions = content["versions"] | about["versions"]
+        agree = versions == about["versions"] | content["versions"]  # whichever of the two has the last word
+        if not agree or any(content[key] != about[key] for key in ("commit", "device")):
+            return about, []
+        commands = dict.fromkeys([*content["command"].split(" && "), about["command"]])
+        rows = [row for row in content["rows"] if row["ms"] is not None]
+        return about | {"command": " && ".join(commands), "versions": versions}, rows
     except (ValueError, KeyError, TypeError) as error:
         raise MetastepError(
             f"{path} is no file of results ({type(error).__name__}: {error}). Choose another --out, or remove it."

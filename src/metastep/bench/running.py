@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -58,19 +60,24 @@ def in_this_process(case: Case, conditions: Conditions) -> Cost:
 
 
 def in_fresh_process(case: Case, conditions: Conditions) -> Cost:
-    asked = json.dumps([asdict(case), asdict(conditions)])
+    return Cost(**answer("metastep.bench.running", [asdict(case), asdict(conditions)]))
+
+
+def answer(module: str, asked: Any, environment: Mapping[str, str] | None = None) -> Any:
+    """What `python -m module JSON` prints in its last line, as JSON too"""
     run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "metastep.bench.running", asked],
+        [sys.executable, "-W", "ignore", "-m", module, json.dumps(asked)],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # else JAX takes most of a GPU at once
+        # JAX would take most of a GPU at once
+        env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | dict(environment or {}),
     )
     if run.returncode < 0:
         raise FailedError(f"ended by signal {-run.returncode}, perhaps for want of memory")
     if run.returncode:
         raise FailedError((run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1])
-    return Cost(**json.loads(run.stdout.splitlines()[-1]))
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def hold_to(threads: int) -> None:
@@ -80,13 +87,18 @@ def hold_to(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def main() -> None:
+def asked_for() -> tuple[Case, Conditions]:
+    """What the one argument of this process says, which is held to it"""
     case, conditions = json.loads(sys.argv[1])
     asked = Conditions(**conditions)
     if not asked.on_gpu:
         hold_to(asked.threads)
+    return Case(**case), asked
+
+
+def main() -> None:
     try:
-        cost = in_this_process(Case(**case), asked)
+        cost = in_this_process(*asked_for())
     except FailedError as error:
         sys.exit(str(error))
     print(json.dumps(asdict(cost)))

@@ -8,15 +8,20 @@ import typer
 from rich.console import Console
 
 from metastep.bench.cases import Case
-from metastep.bench.results import Row, case_of, rows_to_keep, write
+from metastep.bench.results import Row, case_of, resumed, write
 from metastep.bench.running import Conditions, measured
 from metastep.bench.table import tables
 from metastep.data.commands import progress_bar
 
 
-def run(cases: Sequence[Case], conditions: Conditions, path: Path, about: dict[str, Any]) -> list[Row]:
-    """All rows, those that were there before too; the file is whole after each, so that Ctrl-C loses one at most"""
-    console, rows = Console(stderr=True), rows_to_keep(path, about)
+def run(
+    cases: Sequence[Case], conditions: Conditions, path: Path, about: dict[str, Any]
+) -> tuple[dict[str, Any], list[Row]]:
+    """What is said of all rows, and the rows, those that were there before too.
+
+    The file is whole after each, so that Ctrl-C loses one at most.
+    """
+    console, (about, rows) = Console(stderr=True), resumed(path, about)
     there = {case_of(row) for row in rows}
     left = [case for case in cases if case not in there]
     if len(left) < len(cases):
@@ -32,7 +37,7 @@ def run(cases: Sequence[Case], conditions: Conditions, path: Path, about: dict[s
         console.print(f"Stopped. What was measured is in {path}; the same command goes on.", soft_wrap=True)
         finish(path, about, rows)
         raise typer.Exit(130) from None
-    return rows
+    return about, rows
 
 
 def finish(path: Path, about: dict[str, Any], rows: list[Row]) -> None:

@@ -18,12 +18,14 @@ from metastep.data import load
 from metastep.fewshot.sampling import Sampler
 from metastep.modules import parameters_of
 from metastep.nets import Conv4
+from metastep.runs.device import Precision
 from metastep.tasks import write_grads
 from metastep.windows import Task
 
 OUTER_RATE = 1e-3
 Step = Callable[[], None]
 Gradients = dict[str, Tensor]
+PRECISIONS: dict[str, Precision] = {"fp32": "float32", "tf32": "tf32", "fp64": "float64"}  # as training calls them
 
 
 class Workload(NamedTuple):

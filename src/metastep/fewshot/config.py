@@ -10,6 +10,7 @@ from typing import Literal
 from metastep.data.episodes import Episodes, Rotations
 from metastep.errors import MetastepError
 from metastep.nets import HeadInit
+from metastep.runs.device import Precision
 from metastep.runs.fields import all_options, refuse_unused, require, told
 from metastep.windows import window_lengths
 
@@ -160,7 +161,7 @@ class TrainConfig:
     seed: int = told(0, "Of the first parameters and of all episodes.")
     checkpoint_every: int = told(500, "Iterations between two checkpoints.")
     log_every: int = told(10, "Iterations between two rows of metrics.")
-    precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
+    precision: Precision = told("float32", "Of the arithmetic; tf32 is a GPU's faster one, bf16 that of our kernels.")
     device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
     threads: int = told(1, "CPU threads of each process; small nets gain more from processes, by torchrun.")
     chunk_size: int | None = told(

@@ -46,10 +46,13 @@ def gradient_of(config: TrainConfig, learner: Learner) -> MetaGradient:
     estimator = build(config, learner.net).estimator
     if config.inner.batch:
         return mapped(estimator, learner.device, config.chunk_size, "inner mini-batches are cut of the support")
+    return fastest(asked_of(config, learner), estimator, config.chunk_size)
+
+
+def asked_of(config: TrainConfig, learner: Learner) -> Asked:
     method, options = getattr(methods, config.method.name), method_options(config.method)
     dynamics = build_dynamics(config.inner)
-    asked = Asked(learner.net, method, dynamics, config.inner.steps, config.net.size, options)
-    return fastest(asked, estimator, config.chunk_size)
+    return Asked(learner.net, method, dynamics, config.inner.steps, config.net.size, options)
 
 
 def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:

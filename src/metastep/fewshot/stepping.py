@@ -22,7 +22,7 @@ from metastep.fewshot.parts import Parts
 from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.optimizers import from_optimizer, into_optimizer
-from metastep.paths import MetaGradient
+from metastep.paths import MetaGradient, for_kernels
 from metastep.runs import Stop
 from metastep.streams import beside, join
 from metastep.tasks import require_finite, write_grads
@@ -43,6 +43,10 @@ class Stepper(Protocol):
     @property
     def path(self) -> str:
         """How iterations are made, and why not otherwise"""
+
+    @property
+    def queued(self) -> int:
+        """Iterations to call at a time: the device makes them while others have their turn"""
 
     def __call__(self, k: int, stop: Stop) -> Found:
         """Iteration k, counted from 0"""
@@ -72,6 +76,8 @@ def why_step_by_step(config: TrainConfig, parts: Parts, ranks: Ranks) -> str | N
 
 class StepByStep:
     """One operator after the other, as Python calls them; the optimizer is PyTorch's"""
+
+    queued = 1
 
     def __init__(self, config: TrainConfig, parts: Parts, ranks: Ranks, reason: str) -> None:
         self._config, self._parts, self._ranks = config, parts, ranks
@@ -128,6 +134,8 @@ class Prepared(NamedTuple):
 class AsOneUnit:
     """An iteration as a function of what the last one left; the host only starts it"""
 
+    queued = 10
+
     def __init__(self, config: TrainConfig, parts: Parts, done: int) -> None:
         self._config, self._parts = config, parts
         self._named = {str(i): leaf for i, leaf in enumerate(tree_leaves(parts.learner.meta))}
@@ -137,7 +145,8 @@ class AsOneUnit:
         self._at = Prepared(state, parts.draw(done, config.outer.tasks))
         falling = config.outer.schedule == "linear"
         rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
-        self._unit = unit(iteration(config, parts, replace(dynamics, lr=rate)), parts.learner.device)
+        outer = for_kernels(replace(dynamics, lr=rate), state.params)
+        self._unit = unit(iteration(config, parts, outer), count.device)
 
     @property
     def path(self) -> str:

@@ -1,7 +1,8 @@
 """Few-shot meta-training, in the open: draw tasks, estimate the meta-gradient, step, measure, keep.
 
 All that an iteration depends on is in the checkpoint, or is a function of (seed, iteration, task): a run that was
-interrupted goes on as if it had not been, bit for bit on a CPU.
+interrupted goes on as if it had not been, bit for bit on a CPU. It pauses where it would wait for the device: beside
+others, too, it ends as it would have alone.
 """
 
 import time
@@ -26,7 +27,9 @@ from metastep.fewshot.sampling import fitted, read_images
 from metastep.fewshot.stepping import stepper
 from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
+from metastep.runs.device import prepare_device
 from metastep.runs.record import Record
+from metastep.runs.together import Turns, alone
 from metastep.trees import norm
 
 
@@ -37,6 +40,7 @@ class Trained:
     iterations: int = 0
     seconds: float = 0.0
     best: float | None = None  # validation accuracy
+    beside: int = 0  # the most other runs that were under way in this process, and made its seconds longer
 
 
 QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
@@ -53,22 +57,40 @@ def train(
 
     reading: shows how far reading the data is, and is closed before training shows itself.
     """
+    return alone(train_in_turns(config, folder, data, ranks, reading))
+
+
+def resume(folder: Path, data: Path | None = None, net: str | None = None, ranks: Ranks = ALONE) -> Trained:
+    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise."""
+    return alone(resume_in_turns(folder, data, net, ranks))
+
+
+def train_in_turns(
+    config: TrainConfig,
+    folder: Path,
+    data: Path | None = None,
+    ranks: Ranks = ALONE,
+    reading: AbstractContextManager[Progress] = QUIETLY,
+) -> Turns[Trained]:
+    """`train`, with pauses for others"""
     with reading as progress:
         images, validation = read_images(config, data, progress)
     config = fitted(config, images)
     parts = prepare(config, images, validation, ranks)  # before there is a folder: what cannot be trained leaves none
     run = ranks.from_first(lambda: Run.create(folder, config))
-    return _train(run, config, parts, ranks)
+    return (yield from _train(run, config, parts, ranks))
 
 
-def resume(folder: Path, data: Path | None = None, net: str | None = None, ranks: Ranks = ALONE) -> Trained:
-    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise."""
+def resume_in_turns(
+    folder: Path, data: Path | None = None, net: str | None = None, ranks: Ranks = ALONE
+) -> Turns[Trained]:
+    """`resume`, with pauses for others"""
     run, config = ranks.from_first(lambda: (Run.open(folder), Run.open(folder).config(TrainConfig)))
     config = trusted(config, net)
-    return _train(run, config, prepare(config, *read_images(config, data), ranks), ranks)
+    return (yield from _train(run, config, prepare(config, *read_images(config, data), ranks), ranks))
 
 
-def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Trained:
+def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[Trained]:
     learner, optimizer, draw_validation = parts.learner, parts.optimizer, parts.draw_validation
     every, total = config.validation.every, config.outer.iterations
 
@@ -77,12 +99,15 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Trained
         at = restore(saved, learner, optimizer, run) if saved else Trained()
         step, started = stepper(config, parts, ranks, at.iterations), at.iterations
         with recording(run, ranks, at.iterations if saved else None, total) as record, telling_what_is_kept(record):
-            stopping = False
-            while at.iterations < total and not stopping:
+            ending = at.iterations == total
+            while not ending:
                 k, began = at.iterations, time.perf_counter()
                 found = step(k, stop)
-                stopping = found.stop
+                ending = found.stop or k + 1 == total
                 logging = (k + 1) % config.log_every == 0
+                pausing = ending or logging or (k + 1) % step.queued == 0
+                if pausing:
+                    yield from others_go_on(config, ranks, at)
                 if logging:
                     step.look(k + 1)
                 at.iterations, at.seconds = k + 1, at.seconds + time.perf_counter() - began
@@ -91,7 +116,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Trained
                     record.note(k + 1, "engine", path=step.path)
                     record.say(step.path)
                 shown = {"loss": found.loss, "accuracy": found.accuracy}
-                record.show(k + 1, **shown)
+                if pausing:  # beside others, the device is through with it
+                    record.show(k + 1, **shown)
                 if logging:
                     record.row(k + 1, "train", **shown, gradient_norm=found.gradient_norm, seconds=at.seconds)
                 improved = False
@@ -101,10 +127,16 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Trained
                     record.row(k + 1, "validation", **row, seconds=at.seconds)
                     improved = at.best is None or row["validation_accuracy"] > at.best
                     at.best = row["validation_accuracy"] if improved else at.best
-                if improved or stopping or (k + 1) % config.checkpoint_every == 0 or k + 1 == total:
+                if improved or ending or (k + 1) % config.checkpoint_every == 0:
                     step.settle(k + 1)
                     record.save(k + 1, training_state(learner, optimizer, at), best=improved)
     return at
+
+
+def others_go_on(config: TrainConfig, ranks: Ranks, at: Trained) -> Turns[None]:
+    """They may leave other settings behind, which are those of the whole process"""
+    at.beside = max(at.beside, (yield))
+    prepare_device(config.device, config.precision, config.threads, ranks.local)
 
 
 @contextmanager

@@ -16,8 +16,10 @@ from metastep.reproduce.listing import listing
 from metastep.reproduce.planning import is_done, jobs_for
 from metastep.reproduce.register import REGISTER, TABLES
 from metastep.reproduce.session import Session, absence
+from metastep.runs.device import uses_gpu
 
 UNFINISHED = 130  # as after Ctrl-C
+ON_GPU = 4  # runs at a time; on a CPU they would only take turns
 RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("results", "bench")
 
 
@@ -34,6 +36,9 @@ def reproduce(
         int | None, typer.Option(min=1, help="Of few-shot runs, if fewer.", show_default="the paper's")
     ] = None,
     budget: Annotated[float | None, typer.Option(min=1, help="Seconds; what runs then is kept, and goes on.")] = None,
+    together: Annotated[
+        int | None, typer.Option(min=1, help="Few-shot runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Of new runs.")] = None,
     precision: Annotated[Literal["float32", "tf32", "float64"] | None, typer.Option(help="Of new runs.")] = None,
 ) -> None:
@@ -45,7 +50,6 @@ def reproduce(
     with refusals():
         claims = chosen(only, table)
         evidence = Evidence(runs, bench, data, iterations)
-        console = Console(soft_wrap=True, highlight=False)
         if list_claims:
             Console().print(listing(claims, evidence, out, seeds))
             return
@@ -54,7 +58,8 @@ def reproduce(
             evidence,
             out,
             {k: v for k, v in changes.items() if v},
-            lambda text: console.print(printable(text), markup=False),
+            lambda text: print(printable(text), flush=True),  # plainly: a live display puts it above its lines
+            together or (ON_GPU if uses_gpu(device or "auto") else 1),
         )
         left = [claim for claim in claims if only or not is_done(claim, files.read(out, claim.id), evidence, seeds)]
         open_ones = [claim for claim in left if not is_done(claim, files.read(out, claim.id), evidence, seeds)]

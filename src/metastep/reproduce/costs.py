@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from metastep.bench.cases import PAPER_SETTINGS
+from metastep.bench.cases import PAPER_SETTINGS, TRANSFERS
 from metastep.bench.results import Row
 from metastep.errors import MetastepError
 from metastep.reproduce.claims import Finding, Presets, Verdict, holds
@@ -17,12 +17,14 @@ from metastep.runs.files import read_file
 OURS = "metastep"
 MARGIN = 0.05  # of a ratio
 BIRD = 4_994  # pictures to train on
+T = 2  # virtual steps
+VARIANTS = ("no mixed part", "source run again")
 STANDARD, STEPS = "omniglot-5w1s", 8
 NEEDED = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "imaml")
 
 
 def transfer_files(folder: Path) -> Iterator[Path]:
-    yield from _gpu_first(folder.glob("*-transfer*.json"))
+    yield from _gpu_first([*folder.glob("*-transfer*.json"), *folder.glob("*-bench.json")])
 
 
 def bench_files(folder: Path) -> Iterator[Path]:
@@ -63,12 +65,22 @@ def transfer_pairs(evidence: Evidence) -> dict[str, tuple[Row, Row, Path, dict[s
     found: dict[str, tuple[Row, Row, Path, dict[str, Any]]] = {}
     for path in transfer_files(evidence.bench):
         rows, content = read_rows(path)
-        by = {(row["setting"], row["method"]): row for row in rows if not row["note"]}
+        by = {(row["setting"], row["method"]): row for row in rows if as_trained(row)}
         for setting, method in by:
             pair = by.get((setting, "baseline")), by.get((setting, "multi_step"))
             if method == "baseline" and pair[0] and pair[1]:
                 found.setdefault(setting, (pair[0], pair[1], path, content))
     return found
+
+
+def as_trained(row: Row) -> bool:
+    """benchmarks/transfer_time.py measures variants too, and says so in their notes"""
+    return not any(variant in row["note"] for variant in VARIANTS) and row.get("steps", T) == T
+
+
+def pictures_of(row: Row) -> int:
+    """In a batch: some files count them as tasks, in others the setting says it"""
+    return int(row["tasks"]) if row["tasks"] > 1 else TRANSFERS[row["setting"]].config.data.batch
 
 
 def epoch_of_baseline(evidence: Evidence, presets: Presets) -> Finding:
@@ -86,7 +98,7 @@ def _epoch(evidence: Evidence, ours: bool) -> Finding:
         return _absent("baseline and Multi-step at 224×224")
     baseline, multi_step, path, content = pairs["transfer-224"]
     row = multi_step if ours else baseline
-    seconds = row["ms"] / 1000 * math.ceil(BIRD / row["tasks"])  # which are the pictures of a batch
+    seconds = row["ms"] / 1000 * math.ceil(BIRD / pictures_of(row))
     ratio = multi_step["ms"] / baseline["ms"] if ours else 1.0
     note = "The unit of the ratio: seconds of another card are not compared." if not ours else "Judged by the ratio."
     verdict: Verdict = saving_verdict(1 - ratio, 0.35) if ours else "measured"
@@ -112,7 +124,7 @@ def transfer_saving(evidence: Evidence, presets: Presets) -> Finding:
 
 
 def synthetic(row: Row) -> str:
-    return f"synthetic pictures of Bird's size and number, batches of {row['tasks']}"
+    return f"synthetic pictures of Bird's size and number, batches of {pictures_of(row)}"
 
 
 def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
@@ -169,7 +181,8 @@ def memory_order(evidence: Evidence, presets: Presets) -> Finding:
     if found is None:
         return _absent(f"{', '.join(NEEDED)} of {STEPS} steps")
     rows, path, content = found
-    settings = [s for s in PAPER_SETTINGS if {label(row) for row in rows if row["setting"] == s} >= set(NEEDED)]
+    there = {s: {label(row) for row in rows if (row["setting"], row["steps"]) == (s, STEPS)} for s in PAPER_SETTINGS}
+    settings = [setting for setting, labels in there.items() if labels >= set(NEEDED)]
     said = {
         "memory falls as n grows": _everywhere(_falls, rows, settings),
         "first order and iMAML need the least": _everywhere(_least, rows, settings),

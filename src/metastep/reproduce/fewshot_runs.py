@@ -17,12 +17,15 @@ from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
+from metastep.fewshot.train import Trained
 from metastep.fewshot.use_commands import usable
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, RunError
+from metastep.runs.together import Turns
 from metastep.windows import window_lengths
 
+SHARES = True  # their steps are too small to fill a large GPU
 EPISODES = 600
 CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
 
@@ -65,12 +68,14 @@ def described(config: TrainConfig, data: Path | None) -> str:
     return f"{entry.name}, {classes}{turns[config.data.rotations]}{files}"
 
 
-def train(config: TrainConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]) -> None:
-    training.train(config, folder, data, reading=reading)
+def train(
+    config: TrainConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+) -> Turns[Trained]:
+    return training.train_in_turns(config, folder, data, reading=reading)
 
 
-def resume(folder: Path, data: Path | None) -> None:
-    training.resume(folder, data)
+def resume(folder: Path, data: Path | None) -> Turns[Trained]:
+    return training.resume_in_turns(folder, data)
 
 
 def position(folder: Path) -> Position:
@@ -108,15 +113,17 @@ def outcome(folder: Path, preset: str) -> Outcome:
     evaluation = _found(folder, learner)
     if evaluation is None:
         raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `metastep reproduce` again.")
+    trained = Trained(**Run.open(folder).load()["trained"])
     return Outcome(
         preset,
         config.seed,
         evaluation.accuracy,
         config.outer.iterations,
         PRESETS[preset].outer.iterations,
-        Run.open(folder).load()["trained"]["seconds"],
+        trained.seconds,
         config.precision,
         read_made(folder),
         "the best in validation" if config.validation.every else "the last",
         evaluation,
+        trained.beside,
     )

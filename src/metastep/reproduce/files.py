@@ -97,7 +97,9 @@ def _about_runs(outcomes: Sequence[Outcome]) -> list[str]:
     precisions = dict.fromkeys(outcome.precision for outcome in outcomes)
     trained = [f"Trained in {', '.join(precisions)}."] if precisions else []
     checkpoints = dict.fromkeys(outcome.checkpoint for outcome in outcomes if outcome.checkpoint)
-    return fewer + trained + [f"The checkpoint is {each}." for each in checkpoints]
+    others = max((outcome.beside for outcome in outcomes), default=0)
+    shared = [f"Seconds are those of a device that up to {others + 1} runs shared."] if others else []
+    return fewer + trained + [f"The checkpoint is {each}." for each in checkpoints] + shared
 
 
 def _of_here(claim: Claim, computed: bool) -> Content:

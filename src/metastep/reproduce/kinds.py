@@ -8,12 +8,16 @@ from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 from metastep.reproduce import fewshot_runs, transfer_runs
 from metastep.reproduce.outcomes import Outcome, Position
+from metastep.runs.together import Turns
 
 Device = Literal["auto", "cpu", "cuda"]
 Reading = AbstractContextManager[Progress]
 
 
 class Kind(Protocol):
+    SHARES: bool
+    """Whether such runs may go on beside each other"""
+
     def presets(self) -> dict[str, Any]: ...
 
     def configured(self, preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Any: ...
@@ -30,9 +34,9 @@ class Kind(Protocol):
     def described(self, config: Any, data: Path | None) -> str:
         """The data, for the file of a claim"""
 
-    def train(self, config: Any, folder: Path, data: Path | None, reading: Reading) -> None: ...
+    def train(self, config: Any, folder: Path, data: Path | None, reading: Reading) -> Turns[Any]: ...
 
-    def resume(self, folder: Path, data: Path | None) -> None: ...
+    def resume(self, folder: Path, data: Path | None) -> Turns[Any]: ...
 
     def position(self, folder: Path) -> Position: ...
 

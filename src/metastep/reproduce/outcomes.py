@@ -57,6 +57,8 @@ class Outcome:
     """Of a few-shot run, which one was tested"""
     evaluation: Evaluation | None = None
     """Of a few-shot learner, with the accuracy of each episode"""
+    beside: int = 0
+    """The most other runs that shared the device while it was trained"""
 
 
 def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:

@@ -3,25 +3,27 @@
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from metastep.data.commands import progress_bar
-from metastep.data.progress import Progress
+from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
-from metastep.reproduce.kinds import Device, kind_of
+from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of
 from metastep.runs import LockError, Stop, stop_on_signals
+from metastep.runs.together import Turns, together
 
 AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
 RESERVE, SHARE = 20.0, 0.1  # seconds kept for saving, and the largest part of a budget that they may be
@@ -31,6 +33,13 @@ class StoppedError(Exception):
     """Asked to stop in the middle of a test, which is done again next time."""
 
 
+class End(NamedTuple):
+    """How a run ended in this session; stopped on the way, if it neither finished nor failed"""
+
+    finished: bool = False
+    failure: str = ""
+
+
 @dataclass(frozen=True)
 class Session:
     evidence: Evidence
@@ -38,6 +47,8 @@ class Session:
     changes: dict[str, Any]
     """Fields of every configuration: device, precision"""
     say: Callable[[str], None]
+    together: int = 1
+    """Runs at a time, of those that may share the device"""
 
     @property
     def device(self) -> Device:
@@ -64,58 +75,79 @@ class Session:
             shown = f"{content['value']} against {claim.paper}, " if files.is_judged(content) else ""
             self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
 
-    def run(self, claims: Sequence[Claim], jobs: Iterable[Job], budget: float | None) -> bool:
+    def run(self, claims: Sequence[Claim], jobs: Sequence[Job], budget: float | None) -> bool:
         """Whether nothing is left to do"""
-        failed, needs = [], [(claim, presets_of(claim, self.evidence)) for claim in claims]
+        needs = [(claim, presets_of(claim, self.evidence)) for claim in claims]
+        served = {job: [claim for claim, presets in needs if job.preset in presets] for job in jobs}
+        ends: list[End] = []
         with stop_on_signals() as stop, within(budget):
             for claim in claims:
                 self.settle(claim)
-            for job in jobs:
-                served = [claim for claim, presets in needs if job.preset in presets]
-                try:
-                    if stop.requested or not self.advance(job, stop):
-                        return False
-                    for claim in served:
-                        self.settle(claim)
-                except (NonFiniteError, LockError) as error:  # the others can go on
-                    failed.append(f"{job.preset}, seed {job.seed}: {error}")
-                    self.say(failed[-1])
-                    for claim in served if isinstance(error, NonFiniteError) else ():
-                        self.write(claim, Finding("not run", note=failed[-1]))
-                release()
+            for shares, group in groupby(jobs, lambda job: kind_of(job.preset).SHARES):
+                works = (self.complete(job, served[job], stop) for job in group)
+                for end in together(works, self.together if shares else 1):
+                    ends.append(end)
+                    release()
+        failed = [end.failure for end in ends if end.failure]
+        if len(failed) + sum(end.finished for end in ends) < len(jobs):
+            return False
         if failed:
             raise MetastepError(f"{len(failed)} of the runs could not go on. {failed[0]}")
         return True
 
-    def advance(self, job: Job, stop: Stop) -> bool:
+    def complete(self, job: Job, served: Sequence[Claim], stop: Stop) -> Turns[End]:
+        """Train, test, and settle the claims it serves; the others go on if this one cannot"""
+        try:
+            finished = yield from self.advance(job, stop)
+        except (NonFiniteError, LockError, torch.OutOfMemoryError) as error:
+            failure = f"{job.preset}, seed {job.seed}: {self.reason(error)}"
+            self.say(failure)
+            for claim in served if isinstance(error, NonFiniteError) else ():
+                self.write(claim, Finding("not run", note=failure))
+            return End(failure=failure)
+        for claim in served if finished else ():
+            self.settle(claim)
+        return End(finished)
+
+    def reason(self, error: Exception) -> str:
+        if not isinstance(error, torch.OutOfMemoryError):
+            return str(error)
+        return f"the device has too little memory for it (--together {self.together}). Lower that, and it goes on."
+
+    def advance(self, job: Job, stop: Stop) -> Turns[bool]:
         """Train and test; False where it was stopped on the way"""
         kind, folder = kind_of(job.preset), self.evidence.folder(job.preset, job.seed)
         config = kind.configured(job.preset, job.seed, self.evidence.iterations, self.changes)
         data = self.evidence.data
         self.say(f"{folder}")
         if not (folder / "config.json").is_file():
-            kind.train(config, folder, data, progress_bar(f"reading {config.data.name}"))
+            yield from kind.train(config, folder, data, self.showing(kind, f"reading {config.data.name}"))
         else:
             if not kind.same(config, kind.read(folder)):
                 raise MetastepError(f"{str(folder)!r}: is no run of {job.preset}. Choose another --runs, or move it.")
             if not kind.position(folder).finished:
-                kind.resume(folder, data)
+                yield from kind.resume(folder, data)
         position = kind.position(folder)
         if not position.finished:
-            self.say(f"stopped at {position.unit} {position.done:,} of {position.total:,}; the same command goes on")
+            at = f"{position.unit} {position.done:,} of {position.total:,}"
+            self.say(f"{folder}: stopped at {at}; the same command goes on")
             return False
         if not (folder / MADE).is_file():
             write_made(folder, made_here(kind.described(config, data), self.device))
-        return kind.judged(folder) or self._test(job, folder, stop)
+        return kind.judged(folder) or self._test(kind, folder, stop)
 
-    def _test(self, job: Job, folder: Path, stop: Stop) -> bool:
-        with progress_bar("testing") as shown:
+    def _test(self, kind: Kind, folder: Path, stop: Stop) -> bool:
+        with self.showing(kind, "testing") as shown:
             try:
-                kind_of(job.preset).test(folder, self.evidence.data, self.device, _interruptible(shown, stop))
+                kind.test(folder, self.evidence.data, self.device, _interruptible(shown, stop))
             except StoppedError:
-                self.say("stopped while testing; the same command goes on")
+                self.say(f"{folder}: stopped while testing; the same command goes on")
                 return False
         return True
+
+    def showing(self, kind: Kind, doing: str) -> AbstractContextManager[Progress]:
+        """Beside other runs the display is theirs"""
+        return nullcontext(silent) if kind.SHARES and self.together > 1 else progress_bar(doing)
 
 
 def release() -> None:

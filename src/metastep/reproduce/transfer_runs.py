@@ -14,11 +14,13 @@ from metastep.errors import MetastepError
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, read_metrics
+from metastep.runs.together import Turns
 from metastep.transfer import train as training
 from metastep.transfer.config import MethodConfig, TransferConfig
 from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import find_weights
 
+SHARES = False  # claims are judged by their times
 LOOK_EVERY = 50
 EMBEDDED = ("digits", "glyphs")
 
@@ -76,12 +78,16 @@ def described(config: TransferConfig, data: Path | None) -> str:
     return f"{entry.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
 
 
-def train(config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]) -> None:
+def train(
+    config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+) -> Turns[None]:
     training.train(config, folder, data, reading)
+    yield from ()  # nothing goes on beside it: no pauses
 
 
-def resume(folder: Path, data: Path | None) -> None:
+def resume(folder: Path, data: Path | None) -> Turns[None]:
     training.resume(folder, data)
+    yield from ()
 
 
 def position(folder: Path) -> Position:

@@ -7,7 +7,8 @@ import torch
 from metastep.errors import MetastepError
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["float32", "tf32", "float64"]
+Precision = Literal["float32", "tf32", "bf16", "float64"]
+_PRODUCTS: dict[Precision, str] = {"tf32": "high", "bf16": "medium"}  # PyTorch's words for what products may be made of
 
 
 def uses_gpu(wanted: Device) -> bool:
@@ -23,6 +24,6 @@ def prepare_device(wanted: Device, precision: Precision, threads: int, number: i
         # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
         torch.set_num_threads(threads)
         return torch.device("cpu")
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"  # PyTorch has it on by itself
+    torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
+    torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
     return torch.device("cuda", number)

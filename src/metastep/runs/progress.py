@@ -1,8 +1,11 @@
-"""How far a run is: a live line on a terminal, a plain line now and then elsewhere."""
+"""How far runs are: a live line for each on a terminal, a plain line now and then elsewhere."""
 
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol, Self, SupportsFloat
 
@@ -11,12 +14,6 @@ from rich.console import Console
 
 _REFRESH = 0.2  # seconds between two pictures on a terminal
 _SAMPLES = 30  # the rate is over this many pictures or lines: a slow first step is soon forgotten
-
-
-class _View(Protocol):
-    def open(self) -> None: ...
-    def show(self, step: int, summary: str) -> None: ...
-    def close(self) -> None: ...
 
 
 class Progress:
@@ -29,15 +26,17 @@ class Progress:
         self,
         total: int,
         start: int = 0,
+        name: str = "",
         every: float = 10.0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`start`: the step a resumed run begins after; `every`: seconds between two plain lines."""
-        console = console or Console(stderr=True)
-        live = console.is_terminal and not console.is_dumb_terminal
-        self._view: _View = _Bar(console, total) if live else _Lines(console, total)
-        self._console, self._total, self._clock, self._every = console, total, clock, _REFRESH if live else every
+        """`start`: the step a resumed run begins after; `name`: shown where there are several; `every`: seconds
+        between two plain lines."""
+        shared = _shared.get()
+        self._display = shared or _Display(console or Console(stderr=True))
+        self._is_shared, self._name = shared is not None, name if shared else ""
+        self._total, self._clock, self._every = total, clock, _REFRESH if self._display.live else every
         self._latest: tuple[int, dict[str, SupportsFloat]] = start, {}
         self._due = 0.0
         self._seen = deque([(0.0, start)], maxlen=_SAMPLES)
@@ -48,15 +47,15 @@ class Progress:
             self._show()
 
     def say(self, line: str) -> None:
-        """One line beside the live one"""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """One line beside the live ones"""
+        self._display.say(": ".join(filter(None, (self._name, line))))
 
     def _show(self) -> None:
         step, metrics = self._latest
         now = self._clock()
         self._due = now + self._every
         self._seen.append((now, step))
-        self._view.show(step, "  ".join(self._words(step, metrics)))
+        self._line.show(step, "  ".join(self._words(step, metrics)))
 
     def _words(self, step: int, metrics: dict[str, SupportsFloat]) -> list[str]:
         (then, first), (now, last) = self._seen[0], self._seen[-1]
@@ -68,7 +67,9 @@ class Progress:
         now = self._clock()
         self._due = now + self._every
         self._seen[0] = now, self._latest[0]
-        self._view.open()
+        if not self._is_shared:
+            self._display.open()
+        self._line = self._display.line(self._name, self._total)
         return self
 
     def __exit__(
@@ -78,42 +79,76 @@ class Progress:
             if error is None and self._latest[0] != self._seen[-1][1]:  # what came after the last picture
                 self._show()
         finally:
-            self._view.close()
+            self._line.remove() if self._is_shared else self._display.close()
 
 
-class _Bar:
-    def __init__(self, console: Console, total: int) -> None:
+@contextmanager
+def one_display(console: Console | None = None) -> Iterator[None]:
+    """Inside, every `Progress` is a line, with its name, of one display: a terminal has room for one at a time"""
+    display = _Display(console or Console(stderr=True), named=True)
+    before = _shared.set(display)
+    display.open()
+    try:
+        yield
+    finally:
+        display.close()
+        _shared.reset(before)
+
+
+class _Line(Protocol):
+    def show(self, step: int, summary: str) -> None: ...
+    def remove(self) -> None: ...
+
+
+class _Display:
+    def __init__(self, console: Console, named: bool = False) -> None:
+        self._console, self.live = console, console.is_terminal and not console.is_dumb_terminal
         self._bars = bars.Progress(
+            *([bars.TextColumn("{task.description}", markup=False)] if named else []),
             bars.TextColumn("{task.completed}/{task.total}"),
             bars.BarColumn(bar_width=24),
             bars.TextColumn("{task.fields[summary]}", markup=False),
             console=console,
             auto_refresh=False,  # no thread beside the training loop
+            redirect_stdout=sys.stdout.isatty(),  # what goes to a file still does
+            disable=not self.live,
         )
-        self._task = self._bars.add_task("", total=total, summary="")
 
     def open(self) -> None:
         self._bars.start()
 
-    def show(self, step: int, summary: str) -> None:
-        self._bars.update(self._task, completed=step, summary=summary, refresh=True)
-
     def close(self) -> None:
         self._bars.stop()
 
+    def line(self, name: str, total: int) -> _Line:
+        return _Bar(self._bars, name, total) if self.live else _Plain(self.say, name, total)
 
-class _Lines:
-    def __init__(self, console: Console, total: int) -> None:
-        self._console, self._total = console, total
-
-    def open(self) -> None:
-        pass
-
-    def show(self, step: int, summary: str) -> None:
-        line = f"step {step}/{self._total}  {summary}"
+    def say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def close(self) -> None:
+
+_shared: ContextVar[_Display | None] = ContextVar("shared", default=None)
+
+
+class _Bar:
+    def __init__(self, all_bars: bars.Progress, name: str, total: int) -> None:
+        self._bars, self._task = all_bars, all_bars.add_task(name, total=total, summary="")
+
+    def show(self, step: int, summary: str) -> None:
+        self._bars.update(self._task, completed=step, summary=summary, refresh=True)
+
+    def remove(self) -> None:
+        self._bars.remove_task(self._task)
+
+
+class _Plain:
+    def __init__(self, say: Callable[[str], None], name: str, total: int) -> None:
+        self._say, self._name, self._total = say, name, total
+
+    def show(self, step: int, summary: str) -> None:
+        self._say("  ".join(filter(None, (self._name, f"step {step}/{self._total}", summary))))
+
+    def remove(self) -> None:
         pass
 
 

@@ -52,5 +52,5 @@ class Record:
 @contextmanager
 def recording(run: Run, after: int | None, total: int) -> Iterator[Record]:
     """`after`: the step of the checkpoint that the run goes on from, None for a new one."""
-    with run.metrics(after) as metrics, Progress(total, after or 0) as progress:
+    with run.metrics(after) as metrics, Progress(total, after or 0, run.folder.name) as progress:
         yield Record(run, metrics, progress, after)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from metastep.bench.cases import METHODS, SETTINGS, Case, FewShot
+from metastep.bench.cases import METHODS, Case, Transfer, setting_of
 from metastep.bench.machines import Machine, TorchMachine
 from metastep.bench.workload import Step, pictures
 
@@ -22,8 +22,8 @@ class Implementation:
 
     module: str
     methods: frozenset[str] = BASIC
-    settings: tuple[type, ...] = (FewShot,)
-    """The kinds of setting that it knows."""
+    transfer: str | None = None
+    """Its module for meta-transfer, where it has one."""
     package: str | None = None
     """What must be installed, besides what metastep needs."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Implementation:
     note: str = ""
 
     def serves(self, case: Case) -> bool:
-        return case.method in self.methods and isinstance(SETTINGS[case.setting], self.settings)
+        return self.transfer is not None if is_transfer(case) else case.method in self.methods
 
     @property
     def missing(self) -> str | None:
@@ -42,27 +42,30 @@ class Implementation:
         return f"{self.package} is not installed" if self.package and find_spec(self.package) is None else None
 
     def step(self, case: Case, device: torch.device) -> Step:
-        step: Step = self._module.step(case, device, **self.options)
+        step: Step = self._module(case).step(case, device, **self.options)
         return step
 
     def load(self, case: Case, device: torch.device) -> None:
         """Put the pictures where they will be wanted: they are no part of the work"""
-        getattr(self._module, "load", pictures)(case, device)
+        getattr(self._module(case), "load", pictures)(case, device)
 
-    def machine(self, device: torch.device) -> Machine:
-        machine: Machine = getattr(self._module, "machine", TorchMachine)(device)
+    def machine(self, case: Case, device: torch.device) -> Machine:
+        machine: Machine = getattr(self._module(case), "machine", TorchMachine)(device)
         return machine
 
-    @property
-    def _module(self) -> Any:
-        return import_module(f"{__name__}.{self.module}")
+    def _module(self, case: Case) -> Any:
+        return import_module(f"{__name__}.{self.transfer if is_transfer(case) else self.module}")
+
+
+def is_transfer(case: Case) -> bool:
+    return isinstance(setting_of(case.setting), Transfer)
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "metastep": Implementation("ours", EVERY_METHOD, at_once="own"),
+    "metastep": Implementation("ours", EVERY_METHOD, transfer="ours_transfer", at_once="own"),
     "metastep-vmap": Implementation("ours", EVERY_METHOD, options={"mode": "vmap"}),
     "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
-    "hand-loop": Implementation("hand_loop", at_once="one"),
+    "hand-loop": Implementation("hand_loop", transfer="hand_transfer", at_once="one"),
     "torch.func": Implementation("torch_func"),
     "jax": Implementation("jax_maml", package="jax", at_once="all", alone=True),
     "jax-remat": Implementation("jax_maml", package="jax", at_once="all", alone=True, options={"remat": True}),

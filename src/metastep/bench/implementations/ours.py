@@ -7,7 +7,7 @@ import torch
 
 from metastep import methods
 from metastep.bench.cases import SETTINGS, Case, inner_of
-from metastep.bench.workload import OUTER_RATE, MetaGradient, Step, Workload, by_gradient, pictures
+from metastep.bench.workload import OUTER_RATE, PRECISIONS, MetaGradient, Step, Workload, by_gradient, pictures
 from metastep.data import ImageSet
 from metastep.estimators import Estimator
 from metastep.fewshot.config import (
@@ -30,9 +30,6 @@ from metastep.windows import Task
 
 Mode = Literal["trained", "vmap", "looped"]
 NAMES = {"first_order": "fo_maml"}  # where the files of results have another name than `metastep.methods`
-
-
-PRECISIONS: dict[str, Literal["float32", "tf32", "float64"]] = {"fp32": "float32", "tf32": "tf32", "fp64": "float64"}
 
 
 def step(case: Case, device: torch.device, mode: Mode = "trained") -> Step:

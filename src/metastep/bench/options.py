@@ -1,0 +1,98 @@
+"""What the commands of `metastep bench` have in common: from what was typed to a grid of cases, a device, a file."""
+
+import shlex
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import torch
+import typer
+
+from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, Precision, chosen
+from metastep.bench.results import device_name, provenance
+from metastep.data.catalog import find
+from metastep.errors import MetastepError
+
+ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
+NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")
+
+Tasks = Annotated[str | None, typer.Option(help="In an iteration.", show_default="the setting's")]
+Chosen = Annotated[str | None, typer.Option(help="fp32 or tf32.", show_default="tf32 on a GPU")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")]
+Threads = Annotated[int, typer.Option(min=1, help="On a CPU.")]
+Data = Annotated[Path | None, typer.Option(help="A data directory with Omniglot.", show_default="noise")]
+
+
+def settings_option(default: str) -> Any:
+    return typer.Option(help=f"Of {', '.join(ALL_SETTINGS)}.", show_default=default)
+
+
+def methods_option(default: str) -> Any:
+    return typer.Option(help=f"Of {', '.join(ALL_METHODS)}.", show_default=default)
+
+
+def out_option(what: str) -> Any:
+    return typer.Option(help="The file of results.", show_default=f"results/bench/DEVICE-{what}.json")
+
+
+def typed(values: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command that were given, or have a default of their own"""
+    return {name: value for name, value in values.items() if value not in (None, "", False)}
+
+
+def place_of(device: str) -> torch.device:
+    there = torch.cuda.is_available()
+    if device not in ("", "cpu", "cuda") or (device == "cuda" and not there):
+        reason = "PyTorch sees no GPU here" if device == "cuda" else "there is no such device"
+        raise MetastepError(f"--device {device}: {reason}. Choose {'cpu or cuda' if there else 'cpu'}.")
+    return torch.device(device or ("cuda" if there else "cpu"))
+
+
+def fields_of_grid(given: dict[str, Any], place: torch.device) -> dict[str, Any]:
+    """What was typed, as fields of a grid"""
+    fields: dict[str, Any] = {"precision": "tf32" if place.type == "cuda" else "fp32"}
+    fields |= {name: given[name] for name in ("chunk", "precision") if name in given}
+    if fields["precision"] not in get_args(Precision):
+        raise MetastepError(f"--precision {given['precision']}: choose one of {', '.join(get_args(Precision))}.")
+    for name, known in (("settings", ALL_SETTINGS), ("methods", ALL_METHODS)):
+        if name in given:
+            fields[name] = words(given[name])
+            for word in fields[name]:
+                chosen(word, dict.fromkeys(known), name[:-1])
+    for name in NUMBERS:
+        if name in given:
+            fields[name] = numbers(given[name], f"--{name.replace('_', '-')}")
+    if "data" in given:
+        if "omniglot" not in find(given["data"]):
+            raise MetastepError(f"--data {given['data']}: no Omniglot is there. Leave it out to measure with noise.")
+        fields["data"] = str(given["data"])
+    return fields
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    found = words(text)
+    if not found or not all(word.isdecimal() and int(word) for word in found):
+        raise MetastepError(f"{flag} {text}: give whole numbers from 1, separated by commas, such as 1,8,64.")
+    return tuple(map(int, found))
+
+
+def about(name: str, given: dict[str, Any], place: torch.device, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What stands above the rows: the command as it was typed, but for where data and results are"""
+    shown = {key: value for key, value in given.items() if key != "out"} | ({"data": "DATA"} if "data" in given else {})
+    flags = ([f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in shown.items())
+    command = shlex.join(["metastep", *name.split(), *(word for flag in flags for word in flag)])
+    threads = given["threads"]
+    suffix = "" if place.type == "cuda" else f", {threads} thread{'s' if threads > 1 else ''}"
+    kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
+    return provenance(command, device_name(place) + suffix, (*packages, *kernels))
+
+
+def file_for(what: str, given: dict[str, Any], place: torch.device) -> Path:
+    """NVIDIA H200 -> results/bench/h200-WHAT.json"""
+    device = device_name(place).split()[-1].lower() if place.type == "cuda" else "cpu"
+    return given.get("out") or Path("results", "bench", f"{device}-{what}.json")

@@ -1,0 +1,132 @@
+"""What a precision does to the meta-gradient: its distance from float64, on the same episodes and from the same θ.
+
+Beside it, how far the two halves of a meta-batch are from each other: that much is chance in any case.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.bench.cases import INNER, SETTINGS, Case
+from metastep.bench.implementations.ours import config_of
+from metastep.bench.results import Row, about_case
+from metastep.bench.workload import PRECISIONS, pictures
+from metastep.data.episodes import Episodes
+from metastep.errors import MetastepError
+from metastep.fewshot.building import build
+from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.parts import asked_of, gradient_of
+from metastep.fewshot.sampling import Sampler
+from metastep.fused import NotAChainError, chain_of
+from metastep.paths import MetaGradient, NotFusedError, by_hand, require_served
+from metastep.runs.device import prepare_device
+from metastep.trees import Tree, joined, map_tree
+
+DTYPES = {"fp64": torch.float64, "bf16": torch.bfloat16}  # all others compute on float32
+ON_CPU = ("fp32", "bf16")
+ON_GPU = ("fp32", "tf32", "tf32x3", "bf16")
+LEARNER = "omniglot-5w1s"  # comes with metastep
+TRAINED_RATE = 0.1  # of that learner; only for real pictures
+
+
+class Look(NamedTuple):
+    """Of one precision, from one θ, on one meta-batch"""
+
+    error: float
+    cosine: float
+    path: str
+
+
+def rows(case: Case, device: torch.device, seeds: Sequence[int]) -> Iterator[Row]:
+    """For each start and precision: means over seeds, and the worst of them"""
+    require_comparable(case)
+    for start, trained in starts(case).items():
+        exact = [gradient(case, "fp64", device, seed, trained) for seed in seeds]
+        apart = statistics.mean(halves(case, device, seed, trained) for seed in seeds)
+        for precision in ON_GPU if device.type == "cuda" else ON_CPU:
+            row = about_case(case) | {"precision": precision, "start": start, "seeds": list(seeds)}
+            try:
+                looks = [
+                    look(case, precision, device, seed, trained, g) for seed, (g, _) in zip(seeds, exact, strict=True)
+                ]
+            except (NotFusedError, NotAChainError):
+                continue  # tf32x3 is the kernels' own
+            except RuntimeError as error:  # an operator that is not there in this precision
+                yield row | {"relative_error": None, "halves_difference": apart, "note": str(error).splitlines()[0]}
+                continue
+            yield row | {
+                "relative_error": statistics.mean(one.error for one in looks),
+                "worst_error": max(one.error for one in looks), "cosine": statistics.mean(one.cosine for one in looks),
+                "halves_difference": apart, "note": looks[0].path,
+            }  # fmt: skip
+
+
+def require_comparable(case: Case) -> None:
+    if case.setting not in SETTINGS or case.method in ("ggs_maml", "es_maml"):
+        raise MetastepError(
+            f"{case.setting}, {case.method}: precisions are compared on the same episodes, without random directions. "
+            "Choose a few-shot setting, and another method than ggs_maml and es_maml."
+        )
+
+
+def starts(case: Case) -> dict[str, Tree]:
+    """θ as training begins with it (None); and as it ends, where a learner of this shape comes with metastep"""
+    learner, setting = Learner.load(LEARNER), SETTINGS[case.setting]
+    config = learner.config
+    fits = (config.data.ways, config.net.size) == (setting.episodes.ways, setting.size) and setting.filters == 64
+    return {"fresh": None} | ({"trained": learner.meta} if fits else {})
+
+
+def look(case: Case, precision: str, device: torch.device, seed: int, trained: Tree, exact: Tensor) -> Look:
+    found, path = gradient(case, precision, device, seed, trained)
+    cosine = torch.dot(found, exact) / (found.norm() * exact.norm())
+    return Look(float((found - exact).norm() / exact.norm()), float(cosine), path)
+
+
+def halves(case: Case, device: torch.device, seed: int, trained: Tree) -> float:
+    """‖g₁ − g₂‖ / ‖g₁ + g₂‖/2, in float64"""
+    half = case.tasks // 2
+    first, second = (gradient(case, "fp64", device, seed, trained, (at, half))[0] for at in (0, half))
+    return float(2 * (first - second).norm() / (first + second).norm())
+
+
+@torch.no_grad()
+def gradient(
+    case: Case, precision: str, device: torch.device, seed: int, trained: Tree, part: tuple[int, int] | None = None
+) -> tuple[Tensor, str]:
+    """The meta-gradient as one vector of float64, and how it was computed; `part`: the first task, how many"""
+    config = configured(case, precision, device, seed)
+    prepare_device(config.device, config.precision, config.threads)
+    learner = Learner.fresh(config)
+    if trained is not None:
+        map_tree(lambda own, other: own.copy_(other), learner.meta, trained)
+    learner.net.to(device, DTYPES.get(precision, torch.float32))
+    first, tasks = part or (0, case.tasks)
+    batch = sampler(case, config.train_episodes, seed, device, precision)(0, tasks, first)
+    chosen = kernels_in_three(config, learner) if precision == "tf32x3" else gradient_of(config, learner)
+    return joined(chosen(learner.meta, batch).grad).double(), chosen.path
+
+
+def configured(case: Case, precision: str, device: torch.device, seed: int) -> TrainConfig:
+    config = replace(config_of(case, device), seed=seed, precision=PRECISIONS.get(precision, "float32"))
+    rate = TRAINED_RATE if case.data else INNER.lr
+    return replace(config, inner=replace(config.inner, lr=rate), net=replace(config.net, head_init="zero"))
+
+
+def sampler(case: Case, episodes: Episodes, seed: int, device: torch.device, precision: str) -> Sampler:
+    return Sampler(pictures(case, device), None, episodes, seed, DTYPES.get(precision, torch.float32))
+
+
+def kernels_in_three(config: TrainConfig, learner: Learner) -> MetaGradient:
+    """Products as three of tf32, which have nearly the digits of float32"""
+    from metastep.fused.launch import TritonOperators  # only here: Triton is for GPUs
+
+    asked = asked_of(config, learner)
+    require_served(asked)
+    chain, estimator = chain_of(asked.module, asked.size), build(config, learner.net).estimator
+    return by_hand(asked, estimator, None, chain, TritonOperators("tf32x3"), "by Triton kernels (tf32x3)")

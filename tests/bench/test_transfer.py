@@ -1,0 +1,90 @@
+"""Meta-transfer in `metastep bench`: the hand-written loop makes our meta-gradient, and both are measured."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from metastep.bench.cases import TRANSFERS, Case, Grid, Transfer
+from metastep.bench.implementations import IMPLEMENTATIONS
+from metastep.bench.implementations.hand_transfer import ByHand, Hand
+from metastep.bench.implementations.ours_transfer import Trained
+from metastep.bench.measure import measure
+from metastep.bench.plan import planned
+from metastep.bench.transfer import Nets, config_of
+from metastep.errors import MetastepError
+from metastep.transfer.building import method_of
+from metastep.transfer.config import DataConfig, SourceConfig, TargetConfig
+from metastep.transfer.iteration import initial_state, looks, real_step
+from metastep.transfer.lookahead import Lookahead
+from metastep.transfer.losses import Losses
+from metastep.transfer.presets import PRESETS
+from tests.bench.helpers import CPU
+from tests.transfer.helpers import batches, parts
+
+SMALL = replace(
+    PRESETS["stl10-sgd-baseline"],
+    data=DataConfig(size=16, augment="crop", batch=4),
+    source=SourceConfig("resnet8", weights="none", classes=5),
+    target=TargetConfig("vgg4"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSFERS, "small", Transfer(SMALL, classes=3))
+
+
+def case_of(method: str, window: int = 1, implementation: str = "metastep", steps: int = 2) -> Case:
+    return Case("small", implementation, method, steps, window, 1, None, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("method", "window", "steps"), [("baseline", 1, 2), ("multi_step", 2, 2), ("multi_step", 2, 3)]
+)
+def test_the_hand_written_loop_makes_our_meta_gradient(method: str, window: int, steps: int) -> None:
+    """In float64, with a velocity and with running statistics that have moved"""
+    config = config_of(case_of(method, window, steps=steps), CPU)
+    target, guidance = parts()
+    ours, (first, second) = method_of(config), batches(2)
+    state = initial_state(ours, target, guidance)
+    target.module.train()
+    hand = Hand(config, Nets(target, guidance))
+    for batch in (first, second):
+        losses = Losses(ours.beta, target, guidance, looks(guidance, batch[0], False), state.buffers)
+        reached, buffers, _ = real_step(losses, ours, state, batch, config.inner.lr)
+        look = Lookahead(ours, losses._replace(buffers=buffers), reached, batch, config.inner.lr)
+        expected = look.estimate(state.meta.params).grad
+        hand.real_step(batch)
+        found = dict(zip(expected, hand.meta_gradient(batch), strict=True))
+        state = state._replace(target=reached, buffers=buffers)
+        size = max(float(g.abs().max()) for g in expected.values())
+        assert size > 1e-9
+        for name, g in expected.items():
+            assert float((found[name] - g).abs().max()) < 1e-9 * size, name
+
+
+@pytest.mark.parametrize("implementation", ["metastep", "hand-loop"])
+@pytest.mark.parametrize(("method", "window"), [("scratch", 1), ("baseline", 1), ("multi_step", 2)])
+def test_every_method_is_measured(implementation: str, method: str, window: int) -> None:
+    cost = measure(case_of(method, window, implementation), CPU, repeats=1)
+    assert cost.ms > 0
+    assert cost.path == ("called as it is" if implementation == "metastep" else "")
+
+
+def test_both_start_alike_and_take_the_same_steps() -> None:
+    ours, hand = (IMPLEMENTATIONS[name].step(case_of("scratch"), CPU) for name in ("metastep", "hand-loop"))
+    assert isinstance(ours, Trained)
+    assert isinstance(hand, ByHand)
+    for _ in range(2):
+        ours()
+        hand()
+    for name, p in hand.hand.target.module.named_parameters():
+        torch.testing.assert_close(ours._state.target.params["target"][name], p.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_few_shot_alternatives_do_not_serve_it() -> None:
+    with pytest.raises(MetastepError, match="Ask for other methods"):
+        planned(Grid(("transfer-stl10",)), ["torch.func"])
+    with pytest.raises(MetastepError, match="none of them has baseline"):
+        planned(Grid(("omniglot-5w1s",), ("baseline",)), ["metastep"])
