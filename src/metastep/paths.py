@@ -1,7 +1,8 @@
 """The fastest way to the meta-gradient of a batch of tasks that serves the net, the method and the device.
 
-Chains of convolution, BatchNorm and ReLU are differentiated by hand (`metastep.fused`): by Triton kernels on a GPU, in
-PyTorch elsewhere. Everything else is mapped over tasks by `over_tasks`. Whichever is taken says so, and why.
+Chains of convolution, BatchNorm, ReLU and max-pooling are differentiated by hand (`metastep.fused`): by Triton kernels
+on a GPU, in PyTorch elsewhere. Everything else is mapped over tasks by `over_tasks`. Whichever is taken says so, and
+why.
 """
 
 from collections.abc import Callable

@@ -1,53 +1,109 @@
 """The kernels compile for a GPU, and fit it: Triton needs none to compile for, and its interpreter forgives much."""
 
-from math import log
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+
+import metastep as ms
+from metastep.fused import chain_of
+from metastep.fused.algebra import differentiate
+from metastep.paths import in_one_pass
+from tests.fused.helpers import Net
 
 pytest.importorskip("triton")
+if "TRITON_INTERPRET" in os.environ:
+    pytest.skip("Triton interprets its kernels in this process", allow_module_level=True)
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled
 
-from metastep.fused import adam, dynamics
-from metastep.fused.kernels.backward import data_kernel, weight_kernel
-from metastep.fused.kernels.forward import forward_kernel
-from metastep.fused.launch import DATA, DUAL_DATA, FORWARD, WEIGHT, Tile
+from metastep.fused import adam, dynamics, launch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that one program may have there
-NUMBERS = {"lr": "fp32", "kept": "fp32", "eps": "fp32", "steps": "*fp64", "labels": "*i64", "places": "*u8"}
-CONV = {"C": 64, "O": 64, "K": 3, "S": 2, "PAD": 1}
+POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64", torch.uint8: "*u8"}
 
 
-def require_fits(kernel: Any, tile: Tile = Tile(0, 0), **constants: Any) -> None:  # noqa: B008
-    signature = {name: "constexpr" if name in constants else kind_of(name) for name in kernel.arg_names}
-    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(kernel, signature, places)
-    found = compiled(source, target=HOPPER, options={"num_warps": tile.warps, "num_stages": tile.stages})
-    assert found.metadata.shared <= SHARED
+class Compiled:
+    """Takes the place of a kernel: compiles what would be launched, for just these arguments"""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.times = kernel, 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self.launched
+
+    def launched(self, *given: Any, **options: int) -> None:
+        by_name = dict(zip(self.kernel.arg_names, given, strict=True))
+        types = {p.name: "constexpr" if p.is_constexpr else type_of(by_name[p.name]) for p in self.kernel.params}
+        constants = {name: by_name[name] for name, kind in types.items() if kind == "constexpr"}
+        aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if is_aligned(types[name], given[i])}
+        found = compiled(ASTSource(self.kernel, types, constants, aligned), target=HOPPER, options=options)
+        assert found.metadata.shared <= SHARED
+        self.times += 1
 
 
-def kind_of(name: str) -> str:
-    whole = ("rows", "size", "width", "length", "pictures", "blocks", "filled", "stride", "part")
-    if name in NUMBERS or name.startswith(("c0", "c1", "c2")):
-        return NUMBERS.get(name, "fp32")
-    return "i32" if name.endswith(whole) else "*fp32"
+def type_of(value: Any) -> str:
+    """As Triton sees it at a launch, where a 1 is known to its compiler, and so are multiples of 16"""
+    if isinstance(value, Tensor):
+        return POINTERS[value.dtype]
+    return "fp32" if isinstance(value, float) else "constexpr" if value == 1 else "i32"
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
-@pytest.mark.parametrize("dual", [False, True])
-def test_convolutions(dual: bool, precision: str) -> None:
-    how = CONV | {"DUAL": dual, "PRECISION": precision}
-    data = DUAL_DATA if dual else DATA
-    require_fits(forward_kernel, FORWARD, **how, BLOCK_R=FORWARD.rows, BLOCK_K=FORWARD.channels, COLUMNS=0)
-    require_fits(data_kernel, data, **how, POOL=1, BLOCK_R=data.rows, BLOCK_K=data.channels)
-    require_fits(weight_kernel, WEIGHT, **how, POOL=1, BLOCK_R=WEIGHT.rows, BLOCK_C=WEIGHT.channels, COLUMNS=0)
+def is_aligned(kind: str, value: Any) -> bool:
+    return kind.startswith("*") or (kind == "i32" and value % 16 == 0)
 
 
-def test_optimizers() -> None:
-    betas = {"B1": 0.9, "B2": 0.999, "P1": log(0.9), "P2": log(0.999)}
-    for kernel in (adam.adam_kernel, adam.pullback_kernel):
-        require_fits(kernel, **betas, N=4, BLOCK=adam.BLOCK)
-    require_fits(dynamics.combination_kernel, INPUTS=3, OUTPUTS=2, BLOCK=dynamics.BLOCK)
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Compiled]:
+    """All of them, by name"""
+    found = {}
+    for module in (launch, adam, dynamics):
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
+            found[name] = Compiled(getattr(module, name))
+            monkeypatch.setattr(module, name, found[name])
+    return found
+
+
+STRIDED, POOLED = Net(filters=(64, 64)), Net(channels=3, filters=(32, 32), stride=1, pool=2, shift_only=True)
+SHORT = Net(size=2, filters=(16,))  # ends with one position; too few rows to join sums of
+BETWEEN = {"data_kernel", "weight_kernel", "before_norm_kernel"}  # of blocks that see another block
+CHAINS: dict[str, tuple[Net, str, bool, set[str]]] = {  # the net, precision, whether with a direction, kernels not used
+    "strided": (STRIDED, "tf32", True, {"pool_kernel"}),
+    "strided, bf16": (STRIDED, "bf16", True, {"pool_kernel"}),
+    "pooled": (POOLED, "tf32", True, set()),
+    "short": (SHORT, "tf32", False, {"pool_kernel", "join_kernel"} | BETWEEN),
+}
+
+
+@pytest.mark.parametrize(("net", "precision", "dual", "unused"), CHAINS.values(), ids=CHAINS)
+def test_chains(
+    kernels: dict[str, Compiled],
+    net: Net,
+    precision: str,
+    dual: bool,
+    unused: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "LONG", 1)
+    chain, (x, y) = chain_of(net.build(), net.size), net.tasks().support
+    flat, seen = torch.zeros(len(x), chain.length), x.float().permute(0, 1, 3, 4, 2).contiguous()
+    differentiate(launch.TritonOperators(precision), chain, flat, seen, y, flat if dual else None)
+    assert {name for name in vars(launch) if name.endswith("_kernel") and not kernels[name].times} == unused
+
+
+@pytest.mark.parametrize("optimizer", [ms.SGD(0.1, 0.9), ms.AdamW(0.1)], ids=["sgd", "adam"])
+def test_optimizers(kernels: dict[str, Compiled], optimizer: ms.SGD | ms.Adam) -> None:
+    p = torch.randn(2, 40)
+    fused = in_one_pass(optimizer)
+
+    def moved(p: Tensor, g: Tensor) -> Tensor:
+        return fused.advance(ms.State(p, fused.init(p).memory, torch.tensor(2.0, dtype=torch.float64)), g, (), 4).params
+
+    torch.func.vjp(moved, p, p)[1](p)
+    expected = {"combination_kernel"} if isinstance(optimizer, ms.SGD) else {"adam_kernel", "pullback_kernel"}
+    assert {name for name, kernel in kernels.items() if kernel.times} == expected

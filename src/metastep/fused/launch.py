@@ -26,8 +26,8 @@ LONG = 4 * MANY  # sums that one program may join: reading more would take longe
 def require_kernels(chain: Chain) -> None:
     """The kernels want powers of two"""
     for block in chain.blocks:
-        if block.pool > 16:
-            raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 16×16")
+        if block.pool > 8:
+            raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 8×8")
         if block.outputs not in (16, 32, 64, 128):
             raise NotAChainError(f"{block.outputs} filters: the kernels are for 16, 32, 64 or 128")
         if block.inputs > FEW_CHANNELS and block.inputs not in (16, 32, 64, 128):
@@ -71,7 +71,7 @@ class TritonOperators:
     data_tile: Tile = DATA
     dual_data_tile: Tile = DUAL_DATA
     weight_tile: Tile = WEIGHT
-    pass_rows: int = 32
+    pass_rows: int = 16
     pictures: int = 32
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
