@@ -52,7 +52,7 @@ class Captured(Unit):
             return self._step(state, *inputs)
         own_inputs, outputs, replay = self._recordings[key]
         self._take(state)
-        map_tree(_copy, own_inputs, inputs)
+        _write(own_inputs, inputs)
         replay()
         return self._state, outputs
 
@@ -60,7 +60,7 @@ class Captured(Unit):
         if self._state is None:
             self._state = map_tree(torch.clone, state)
         elif state is not self._state:
-            map_tree(_copy, self._state, state)
+            _write(self._state, state)
 
     def _recorded(self, record: Record, state: Tree, inputs: Tree) -> Recording:
         self._take(state)
@@ -69,13 +69,12 @@ class Captured(Unit):
 
         def run() -> None:
             after, found = self._step(self._state, *inputs)
-            map_tree(_copy, self._state, after)
             if not outputs:
                 outputs.append(map_tree(torch.clone, found))
-            map_tree(_copy, outputs[0], found)
+            _write((self._state, outputs[0]), (after, found))
 
         replay = record(run)
-        map_tree(_copy, self._state, before)
+        _write(self._state, before)
         return inputs, outputs[0], replay
 
 
@@ -112,8 +111,14 @@ def recorded_by_cuda() -> Record:
     return record
 
 
-def _copy(own: Tensor, other: Tensor) -> Tensor:
-    return own.copy_(other) if own is not other else own
+def _write(own: Tree, other: Tree) -> None:
+    """Other values into own memory: all tensors of a kind in one pass, since most are small"""
+    by_kind: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for to, of in zip(tree_leaves(own), tree_leaves(other), strict=True):
+        if to is not of:
+            by_kind.setdefault(to.dtype, []).append((to, of))
+    for pairs in by_kind.values():
+        torch._foreach_copy_([to for to, _ in pairs], [of for _, of in pairs])
 
 
 def _shapes(tree: Tree) -> Any:

@@ -129,6 +129,7 @@ class Prepared(NamedTuple):
 
     state: State  # θ as one vector, the optimizer's moments, and how many iterations were made
     batch: Task  # of the next one: drawn beside the one before it
+    number: Tensor  # which iteration that is; above the count of state once an iteration could not be made
 
 
 class AsOneUnit:
@@ -142,7 +143,7 @@ class AsOneUnit:
         dynamics, start = from_optimizer(parts.optimizer, self._named)
         count = torch.tensor(float(done), dtype=torch.float64, device=parts.learner.device)
         state = State(joined(start.params), tuple(joined(moment) for moment in start.memory), count)
-        self._at = Prepared(state, parts.draw(done, config.outer.tasks))
+        self._at = Prepared(state, parts.draw(done, config.outer.tasks), count.clone())
         falling = config.outer.schedule == "linear"
         rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
         outer = for_kernels(replace(dynamics, lr=rate), state.params)
@@ -181,17 +182,17 @@ def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable
     device = parts.learner.device
 
     def step(at: Prepared) -> tuple[Prepared, tuple[Tensor, Tensor, Tensor]]:
-        state, batch = at
+        state, batch, number = at
         with beside(device, "episodes"):
-            following = parts.draw(state.step.long() + 1, config.outer.tasks)
+            following = parts.draw(number.long() + 1, config.outer.tasks)
         found = parts.gradient(parted(state.params, parts.learner.meta), batch)
         grad = joined(found.grad)
         length = norm(grad)
         after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
-        finite = torch.isfinite(length + found.loss)
+        made = torch.isfinite(length + found.loss) & (number == state.step)
+        kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
         join(device, "episodes")
-        kept = map_tree(lambda new, old: torch.where(finite, new, old), Prepared(after, following), at)
-        return kept, (found.loss, found.metrics["accuracy"].mean(), length)
+        return Prepared(kept, following, number + 1), (found.loss, found.metrics["accuracy"].mean(), length)
 
     return torch.no_grad()(step)
 
