@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 
 from metastep.noise import recorded
 from metastep.simplifying import simplified
@@ -27,8 +27,12 @@ _TAKEN_APART = ("nll_loss_backward", "nll_loss2d_backward", "_log_softmax_backwa
 
 def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
     from torch._inductor import compile
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return compile(graph, list(examples), options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
+    fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
+    shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
+    return compile(graph, shapes, options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
 
 
 class Compiled:
@@ -57,7 +61,8 @@ class Compiled:
             step = compiled(self._step, (state, *inputs), self._backend)
             step(state, *inputs)  # some kernels are made, and some fail, when they are first used
         except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
-            self.path = f"not compiled: {type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+            reason = str(error).strip().partition("\n")[0]
+            self.path = f"not compiled: {type(error).__name__}: {reason}"
             return self._step
         self.path = f"compiled in {time.perf_counter() - began:.0f} s"
         return step
@@ -71,7 +76,7 @@ def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor)
 
     @torch.no_grad()
     def call(*arguments: Any) -> tuple[Any, Any]:
-        return tree_unflatten(list(run(*tree_leaves(arguments), *held)), spec)  # type: ignore[return-value]
+        return tree_unflatten(list(run(*tree_leaves(arguments), *held)), spec)  # type: ignore[no-any-return]
 
     return call
 
@@ -94,14 +99,15 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
         graph.graph.eliminate_dead_code()
         held = _lift(graph)
-        apart = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
+        apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
         pure = make_fx(torch.func.functionalize(graph), apart, tracing_mode="fake")(*leaves, *held)
     return simplified(pure), held, found[0]
 
 
 def _lift(module: GraphModule) -> list[Tensor]:
     """Tensors that the step held become the last inputs of its graph"""
-    graph, held = module.graph, {}
+    graph: Graph = module.graph
+    held: dict[object, Node] = {}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
         if node.target not in held:

@@ -23,6 +23,7 @@ from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
 
 JUDGED = 256  # pictures at a time
+COMPILED_FROM = 3000  # iterations with virtual steps: they gain tens of seconds, about what compiling takes
 
 
 class Parts(NamedTuple):
@@ -74,11 +75,11 @@ def _assembled(
     method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
     looking = None
     if config.gradient_difference:
-        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)
+        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)  # a few times only
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy),
+        unit(iteration(method, target, guide), device, noisy, compiles(config, len(train))),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -88,6 +89,13 @@ def _assembled(
         dtype,
         torch.channels_last if device.type == "cuda" else torch.contiguous_format,
     )
+
+
+def compiles(config: TransferConfig, batches: int) -> bool:
+    """What was asked for, or whether it pays in a run of so many batches an epoch: without θ there is little to gain"""
+    if config.compile is not None:
+        return config.compile
+    return config.learns_weights and config.epochs * batches >= COMPILED_FROM
 
 
 def method_of(config: TransferConfig) -> Method:
