@@ -3,6 +3,9 @@
 Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
 product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
 what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+
+On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as long runs are,
+each method has a row of its own, whose note tells how long that took, and with --no-compile it has none.
 """
 
 import argparse
@@ -15,11 +18,13 @@ from typing import Any
 import torch
 
 from benchmarks import results
+from metastep.compiling import Compiled, Step
 from metastep.curvature import exact
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.transfer import lookahead
+from metastep.transfer.building import layout_on
 from metastep.transfer.features import Tapped
 from metastep.transfer.iteration import Method, initial_state, iteration
 from metastep.transfer.networks import guidance
@@ -76,20 +81,33 @@ def measured(
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
 
 
+def units(step: Step, cuda: bool, compile: bool) -> Iterator[tuple[str, Unit]]:
+    """Ways to run a step, by what they are called in the results"""
+    if not cuda:
+        yield "metastep", Unit(step)
+        return
+    yield "metastep", CapturedUnit(step, recorded_by_cuda())
+    yield "metastep, not captured", Unit(step)
+    if compile:
+        yield "metastep, compiled", CapturedUnit(Compiled(step), recorded_by_cuda())
+
+
 def network(name: str, ways: int, channels: int, side: int, device: torch.device) -> Tapped:
     net: Any = load_net(name, CLASSIFIERS)(ways=ways, channels=channels, size=side).to(device)
     return Tapped(net, net.taps)
 
 
-def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
+def rows(
+    setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: int, precision: str, compile: bool
+) -> Iterator[Any]:
     source_name, source_classes, target_name, classes, side, batch = sizes
     channels = 3
     torch.manual_seed(0)
     source = network(source_name, source_classes, channels, side, device)
-    source.module.requires_grad_(False)
+    source.module.requires_grad_(False).to(memory_format=layout_on(device))  # type: ignore[call-overload]
     target = network(target_name, classes, channels, side, device)
     x, y = torch.randn(batch, channels, side, side, device=device), torch.randint(classes, (batch,), device=device)
-    x = x.contiguous(memory_format=torch.channels_last) if device.type == "cuda" else x
+    x = x.contiguous(memory_format=layout_on(device))
     lr = torch.tensor(0.01, device=device)
     cuda = device.type == "cuda"
     for variant, methods in VARIANTS.items():
@@ -98,15 +116,16 @@ def rows(setting: str, sizes: tuple[Any, ...], device: torch.device, repeats: in
             tapped = target if method.kind == "transfer" else target._replace(layers=())
             guide = guidance(source, tapped, "all-to-all", x[:2]) if method.kind == "transfer" else None
             step = iteration(method, tapped, guide, recompute_source="again" in variant)
-            for implementation in ("metastep", "metastep, not captured") if cuda and not variant else ("metastep",):
-                captured = cuda and implementation == "metastep"
-                unit = CapturedUnit(step, recorded_by_cuda()) if captured else Unit(step)
+            for implementation, unit in units(step, cuda, compile):
+                if variant and implementation != "metastep":
+                    continue
                 with whole_products("no mixed" in variant):
                     ms, spread, peak = measured(unit, initial_state(method, tapped, guide), ((x, y), lr), repeats, cuda)
+                note = unit.path if implementation == "metastep, compiled" else variant
                 row = {
                     "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
                     "window": method.window, "tasks": batch, "chunk": None, "precision": precision,
-                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": variant,
+                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": note,
                 }  # fmt: skip
                 print(
                     {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
@@ -123,6 +142,7 @@ def main() -> None:
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--setting", choices=SETTINGS, help="one of them alone, into a file of its own")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
@@ -132,9 +152,11 @@ def main() -> None:
         torch.set_num_threads(1)
     chosen = [options.setting] if options.setting else list(SETTINGS)
     settings = {name: (*SETTINGS[name][:-1], SETTINGS[name][-1] // options.fewer) for name in chosen}
-    found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
+    how = device, options.repeats, precision, options.compile
+    found = [row for name, sizes in settings.items() for row in rows(name, sizes, *how)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
     command += f" --setting {options.setting}" if options.setting else ""
+    command += "" if options.compile else " --no-compile"
     print(results.write(options.setting or "transfer", command, found))
 
 

@@ -172,6 +172,17 @@ def test_zeros_go() -> None:
     assert nodes(lambda x: torch.zeros(2, 3, 3) + x, x)["aten.add.Tensor"] == 1  # it is larger than x
 
 
+def test_a_weight_is_laid_out_once() -> None:
+    weight = torch.rand(4, 2, 3, 3)
+
+    def twice(x: Tensor) -> Tensor:
+        return torch.nn.functional.conv2d(x, weight) + torch.nn.functional.conv2d(2 * x, weight)
+
+    x = torch.rand(1, 2, 5, 5)
+    assert nodes(twice, x)["aten.clone.default"] == 0
+    assert nodes(twice, x.contiguous(memory_format=torch.channels_last))["aten.clone.default"] == 1
+
+
 def test_memory_layouts_must_be_free() -> None:
     with pytest.raises(Exception, match="as_strided"):
         nodes(lambda x: x.as_strided((2,), (2,)), torch.rand(4))

@@ -23,6 +23,7 @@ aten = torch.ops.aten
 _COPIES = (
     aten.alias, aten.detach, aten.reshape, aten.expand, aten.clone, aten._to_copy, aten.lift_fresh_copy,
 )  # fmt: skip
+_TOGETHER = torch.channels_last
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,
@@ -44,6 +45,7 @@ def simplified(module: GraphModule) -> GraphModule:
     _merge(graph)
     graph.eliminate_dead_code()
     _leave_out_gradients(graph)
+    _lay_out_weights(graph)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -123,6 +125,24 @@ def _leave_out_gradients(graph: Graph) -> None:
     for node in _all(graph, aten.convolution_backward):
         read = {user.args[1] for user in node.users}
         node.update_arg(10, [bool(wanted) and i in read for i, wanted in enumerate(node.args[10])])  # type: ignore[arg-type]
+
+
+def _lay_out_weights(graph: Graph) -> None:
+    """Where pictures have their channels together, so have weights: once for each, not in every convolution"""
+    laid: dict[Node, Node] = {}
+    for node in list(_all(graph, aten.convolution, aten.convolution_backward)):
+        place = 1 if _is(node, aten.convolution) else 2
+        x, weight = node.args[place - 1 : place + 1]
+        if isinstance(x, Node) and isinstance(weight, Node) and _together(x) and not _together(weight):
+            if weight not in laid:
+                with graph.inserting_after(weight):
+                    laid[weight] = graph.call_function(aten.clone.default, (weight,), {"memory_format": _TOGETHER})
+            node.update_arg(place, laid[weight])
+
+
+def _together(node: Node) -> bool:
+    value = node.meta["val"]
+    return value.dim() == 4 and bool(value.is_contiguous(memory_format=_TOGETHER))
 
 
 def _all(graph: Graph, *packets: object) -> Iterator[Node]:

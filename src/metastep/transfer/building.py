@@ -53,6 +53,7 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
         assert weights is not None
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
+        source.to(memory_format=layout_on(device))  # type: ignore[call-overload] # PyTorch documents it
         tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
         x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
         layers = described("source", tapped, x) | described("target", target, x)
@@ -87,8 +88,13 @@ def _assembled(
         val,
         test,
         dtype,
-        torch.channels_last if device.type == "cuda" else torch.contiguous_format,
+        layout_on(device),
     )
+
+
+def layout_on(device: torch.device) -> torch.memory_format:
+    """Of pictures and of the source's weights: cuDNN would bring them to this one in every convolution"""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
 def compiles(config: TransferConfig, batches: int) -> bool:
