@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from metastep.compiling import Compiled, compiled, traced
+from metastep.compiling import Compiled, as_traced, compiled, traced
 from metastep.engine import Captured
 from metastep.transfer.iteration import initial_state, iteration
 from metastep.trees import tree_leaves
@@ -20,11 +20,6 @@ from tests.transfer.test_iteration import METHODS, RATES, Method
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    del examples
-    return graph
 
 
 def transfer_step(method: Method) -> tuple[Any, Any]:
@@ -134,13 +129,13 @@ def test_what_cannot_be_traced_is_called_and_said() -> None:
     assert made.path.startswith("not compiled: ")
 
 
-def test_so_is_what_the_compiler_refuses() -> None:
+def test_what_the_compiler_refuses_is_run_as_traced() -> None:
     def refuse(graph: GraphModule, examples: Sequence[Tensor]) -> Any:
         raise RuntimeError("no such kernel\nand a long story")
 
     made = Compiled(lambda state, x: (state + x, x), refuse)
     assert made(torch.zeros(2), torch.ones(2))[0].sum() == 2
-    assert made.path == "not compiled: RuntimeError: no such kernel"
+    assert made.path == "traced in 0 s; not compiled: RuntimeError: no such kernel"
 
 
 def test_an_error_of_the_step_itself_is_not_hidden() -> None:

@@ -21,6 +21,7 @@ Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
 Backend = Callable[[GraphModule, Sequence[Tensor]], Flat]
 
+_END = "\n"
 # Derivatives that forward mode takes apart: to find a gradient again in its own derivative, it is taken apart too.
 _TAKEN_APART = ("nll_loss_backward", "nll_loss2d_backward", "_log_softmax_backward_data", "_softmax_backward_data")
 
@@ -35,11 +36,18 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
     return compile(graph, shapes, options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
 
 
+def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
+    """Operator by operator; still nothing is done twice"""
+    del examples
+    return graph
+
+
 class Compiled:
     """`step`, compiled when it is first called; `path` says what became of it.
 
     Inputs of another shape are compiled anew, unless they are smaller than others were, as the last batch of an epoch
-    is: they come too rarely to pay for it, and the step is called as it is. So it is where compiling fails.
+    is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its trace is run, and
+    where there is none, so is the step.
     """
 
     def __init__(self, step: Step, backend: Backend = inductor) -> None:
@@ -56,16 +64,19 @@ class Compiled:
         return self._compiled[key](state, *inputs)
 
     def _made(self, state: Any, inputs: tuple[Any, ...]) -> Step:
-        began = time.perf_counter()
-        try:
-            step = compiled(self._step, (state, *inputs), self._backend)
-            step(state, *inputs)  # some kernels are made, and some fail, when they are first used
-        except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
-            reason = str(error).strip().partition("\n")[0]
-            self.path = f"not compiled: {type(error).__name__}: {reason}"
-            return self._step
-        self.path = f"compiled in {time.perf_counter() - began:.0f} s"
-        return step
+        """By the first way that works; where none does, the first one's reason is told"""
+        began, reasons = time.perf_counter(), []
+        for way, backend in (("compiled", self._backend), ("traced", as_traced)):
+            try:
+                step = compiled(self._step, (state, *inputs), backend)
+                step(state, *inputs)  # some kernels are made, and some fail, when they are first used
+            except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
+                reasons.append(f"not compiled: {type(error).__name__}: {str(error).strip().partition(_END)[0]}")
+            else:
+                self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
+                return step
+        self.path = reasons[0]
+        return self._step
 
 
 def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Step:
