@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from metastep.compiling import Compiled, as_traced, compiled, traced
 from metastep.engine import Captured
 from metastep.transfer.iteration import initial_state, iteration
-from metastep.trees import tree_leaves
+from metastep.trees import joined, parted, tree_leaves
 from tests.transfer.helpers import batches, parts
 from tests.transfer.test_iteration import METHODS, RATES, Method
 
@@ -165,6 +165,15 @@ def test_zeros_go() -> None:
     assert nodes(lambda x: torch.zeros_like(x) - x, x)["aten.sub.Tensor"] == 1
     assert nodes(lambda x: x + (torch.zeros_like(x) + 1), x)["aten.add.Tensor"] == 2
     assert nodes(lambda x: torch.zeros(2, 3, 3) + x, x)["aten.add.Tensor"] == 1  # it is larger than x
+
+
+def test_vectors_are_not_joined_of_their_own_parts() -> None:
+    like = [torch.zeros(2, 2), torch.zeros(3)]
+    found = nodes(lambda x: joined(parted(x, like)).sin(), torch.rand(7))
+    assert found["aten.cat.default"] == 0
+    assert nodes(lambda x: joined(parted(x, like)[::-1]).sin(), torch.rand(7))["aten.cat.default"] == 1
+    assert nodes(lambda x: torch.cat([x, 2 * x])[7:14].sin(), torch.rand(7))["aten.cat.default"] == 0
+    assert nodes(lambda x: torch.cat([x, 2 * x])[6:13].sin(), torch.rand(7))["aten.cat.default"] == 1
 
 
 def test_a_weight_is_laid_out_once() -> None:

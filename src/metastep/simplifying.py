@@ -11,6 +11,8 @@ ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 13
 
 import operator
 from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -78,8 +80,15 @@ def _merge(graph: Graph) -> None:
 
 
 def _unchanged(node: Node, zeros: set[Node]) -> Node | None:
-    """The argument that `node` is equal to"""
-    if _is(node, *_COPIES):
+    """What `node` is equal to"""
+    candidates: list[Any]
+    if _is(node, aten.reshape):
+        candidates = list(_reshaped(node))
+    elif _is(node, aten.cat):
+        candidates = [_parted(node)]
+    elif _is(node, aten.slice):
+        candidates = [_piece(node)]
+    elif _is(node, *_COPIES):
         candidates = [node.args[0]]
     elif _is(node, aten.copy):  # (where to, what)
         candidates = [node.args[1]]
@@ -89,6 +98,38 @@ def _unchanged(node: Node, zeros: set[Node]) -> Node | None:
     else:
         return None
     return next((each for each in candidates if isinstance(each, Node) and _looks(each) == _looks(node)), None)
+
+
+def _reshaped(node: Node) -> Iterator[Node]:
+    """What it was before one or several changes of shape"""
+    while _is(node, aten.reshape):
+        node = node.args[0]  # type: ignore[assignment]
+        yield node
+
+
+def _parted(cat: Node) -> object:
+    """The vector that all pieces of `cat`, in their order, are the parts of"""
+    pieces: Any = cat.args[0]
+    first = pieces[0]
+    if first.target is not operator.getitem or not _is(first.args[0], aten.split_with_sizes):
+        return None
+    split = first.args[0]
+    in_order = all(piece.target is operator.getitem and piece.args == (split, i) for i, piece in enumerate(pieces))
+    whole = in_order and len(pieces) == len(split.args[1])
+    return split.args[0] if whole and cat.args[1:] in ((), (0,)) and split.args[2:] in ((), (0,)) else None
+
+
+def _piece(piece: Node) -> object:
+    """The tensor that a vector was joined of, where it is cut out again"""
+    if len(piece.args) != 4:  # (vector, dimension, start, end)
+        return None
+    cat, dim, start, end = cast(Any, piece.args)
+    if not _is(cat, aten.cat) or dim != 0 or cat.args[1:] not in ((), (0,)):
+        return None
+    lengths = [part.meta["val"].shape[0] for part in cat.args[0]]
+    ends = list(accumulate(lengths))
+    found = [part for part, n, stop in zip(cat.args[0], lengths, ends, strict=True) if (stop - n, stop) == (start, end)]
+    return found[0] if found else None
 
 
 def _is_zero(node: Node, zeros: set[Node]) -> bool:
