@@ -45,6 +45,7 @@ def kept(preset: str, seed: int, kind: str = "validation") -> list[dict[str, Any
 def times(name: str) -> Iterator[str]:
     """Time of Multi-step / baseline at T = 2, and what the other methods cost"""
     content = results.read(name)
+    compiled = {(r["setting"], r["method"]): r for r in content["rows"] if r["implementation"] == "metastep, compiled"}
     rows = {
         (row["setting"], row["method"], row["note"]): row
         for row in content["rows"]
@@ -57,6 +58,9 @@ def times(name: str) -> Iterator[str]:
     for note, title in RATIOS.items():
         cells = [_ratio(rows[s, "multi_step", note], rows[s, "baseline", note]) for s in settings]
         yield f"| Multi-step / baseline, {title} | " + " | ".join(cells) + " |"
+    if compiled:
+        cells = [_ratio(compiled[s, "multi_step"], compiled[s, "baseline"]) for s in settings]
+        yield "| Multi-step / baseline, compiled | " + " | ".join(cells) + " |"
     for method in ("scratch", "t0", "t1", "t3", "3-step estimate"):
         yield f"| {method}, ms | " + " | ".join(f"{rows[s, method, '']['ms']:,.0f}" for s in settings) + " |"
 

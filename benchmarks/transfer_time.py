@@ -3,6 +3,9 @@
 Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
 product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
 what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+
+On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as long runs are,
+each method has a row of its own, whose note tells how long that took, and with --no-compile it has none.
 """
 
 import argparse
@@ -18,12 +21,13 @@ import torch
 from benchmarks import results
 from metastep.bench.cases import TRANSFERS, Transfer
 from metastep.bench.transfer import RATE, nets, pictures
+from metastep.compiling import Compiled, Step
 from metastep.curvature import exact
 from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
 from metastep.transfer import lookahead, presets
-from metastep.transfer.building import method_of
+from metastep.transfer.building import layout_on, method_of
 from metastep.transfer.iteration import initial_state, iteration
 
 METHODS = {
@@ -71,25 +75,39 @@ def measured(
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
 
 
-def rows(setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str) -> Iterator[Any]:
+def units(step: Step, cuda: bool, compile: bool) -> Iterator[tuple[str, Unit]]:
+    """Ways to run a step, by what they are called in the results"""
+    if not cuda:
+        yield "metastep", Unit(step)
+        return
+    yield "metastep", CapturedUnit(step, recorded_by_cuda())
+    yield "metastep, not captured", Unit(step)
+    if compile:
+        yield "metastep, compiled", CapturedUnit(Compiled(step), recorded_by_cuda())
+
+
+def rows(
+    setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str, compile: bool
+) -> Iterator[Any]:
     cuda, data = device.type == "cuda", pictures(sizes, device).train
     x, y = Batches(data, sizes.config.data.batch, sizes.config.data.augment).batch(0, 0)
-    x = x.contiguous(memory_format=torch.channels_last) if cuda else x
+    x = x.contiguous(memory_format=layout_on(device))
     lr = torch.tensor(RATE, device=device)
     for variant, methods in VARIANTS.items():
         for name in methods:
             config = replace(sizes.config, method=METHODS[name])
             method, (target, guide) = method_of(config), nets(config, data, x[:2])
             step = iteration(method, target, guide, recompute_source="again" in variant)
-            for implementation in ("metastep", "metastep, not captured") if cuda and not variant else ("metastep",):
-                captured = cuda and implementation == "metastep"
-                unit = CapturedUnit(step, recorded_by_cuda()) if captured else Unit(step)
+            for implementation, unit in units(step, cuda, compile):
+                if variant and implementation != "metastep":
+                    continue
                 with whole_products("no mixed" in variant):
                     ms, spread, peak = measured(unit, initial_state(method, target, guide), ((x, y), lr), repeats, cuda)
+                note = unit.path if implementation == "metastep, compiled" else variant
                 row = {
                     "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
                     "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
-                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": variant,
+                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": note,
                 }  # fmt: skip
                 print(
                     {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
@@ -111,6 +129,7 @@ def main() -> None:
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--setting", choices=TRANSFERS, help="one of them alone, into a file of its own")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_float32_matmul_precision("high")
@@ -120,9 +139,11 @@ def main() -> None:
         torch.set_num_threads(1)
     chosen = [options.setting] if options.setting else list(TRANSFERS)
     settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in chosen}
-    found = [row for name, sizes in settings.items() for row in rows(name, sizes, device, options.repeats, precision)]
+    how = device, options.repeats, precision, options.compile
+    found = [row for name, sizes in settings.items() for row in rows(name, sizes, *how)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
     command += f" --setting {options.setting}" if options.setting else ""
+    command += "" if options.compile else " --no-compile"
     print(results.write(options.setting or "transfer", command, found))
 
 

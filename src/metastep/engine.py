@@ -1,4 +1,4 @@
-"""A training step as one unit: captured in a CUDA graph and replayed without the host, or called as it is.
+"""A training step as one unit: compiled, captured in a CUDA graph and replayed without the host, or called as it is.
 
 A step is a pure function (state, *inputs) -> (state, outputs). Captured, its state lives in tensors that are written
 over, so that a replay goes on where the last one ended; everything else about it stays the same.
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metastep.compiling import Compiled, Step
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
 
-Step = Callable[..., tuple[Any, Any]]  # (state, *inputs) -> (state, outputs)
 Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
 Recording = tuple[Tree, Tree, Callable[[], None]]  # inputs, outputs, and what makes these of those
 
@@ -21,7 +21,11 @@ class Unit:
     """`unit(state, *inputs)` is the step; `path` says how it is run, and why not otherwise."""
 
     def __init__(self, step: Step, path: str = "called as it is") -> None:
-        self._step, self.path = step, path
+        self._step, self._path = step, path
+
+    @property
+    def path(self) -> str:
+        return f"{self._step.path}; {self._path}" if isinstance(self._step, Compiled) else self._path
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
         return self._step(state, *inputs)
@@ -47,7 +51,7 @@ class Captured(Unit):
             try:
                 self._recordings[key] = self._recorded(self._record, state, map_tree(torch.clone, inputs))
             except RuntimeError as error:
-                self._record, self.path = None, f"called as it is: {_first_line(error)}"
+                self._record, self._path = None, f"called as it is: {_first_line(error)}"
         if self._record is None:
             return self._step(state, *inputs)
         own_inputs, outputs, replay = self._recordings[key]
@@ -78,13 +82,13 @@ class Captured(Unit):
         return inputs, outputs[0], replay
 
 
-def unit(step: Step, device: torch.device, draws_noise: bool = False) -> Unit:
-    """The step as it is best run on `device`."""
+def unit(step: Step, device: torch.device, draws_noise: bool = False, compile: bool = False) -> Unit:
+    """The step as it is best run on `device`; `compile`: where that pays, fuse its operators first."""
     if device.type != "cuda":
         return Unit(step)
     if draws_noise:
         return Unit(step, "called as it is: it draws random numbers, which a captured step would draw again")
-    return Captured(step, recorded_by_cuda(), "captured in a CUDA graph")
+    return Captured(Compiled(step) if compile else step, recorded_by_cuda(), "captured in a CUDA graph")
 
 
 def recorded_by_cuda() -> Record:

@@ -1,6 +1,7 @@
 """Randomness that can be drawn again: the sweep returns to a window and must see the same noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +25,23 @@ def set_generators(state: Generators) -> None:
         torch.cuda.set_rng_state_all(state.cuda)
 
 
+_recording: list[bool] = []
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """What runs inside is traced, to be run again as it is"""
+    _recording.append(True)
+    try:
+        yield
+    finally:
+        _recording.pop()
+
+
 def is_recorded() -> bool:
-    """Whether calls are being compiled or captured, where generators cannot be set back"""
-    return torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    """Whether calls are traced, compiled or captured, where generators cannot be set back, and no number is known"""
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return bool(_recording) or torch.compiler.is_compiling() or capturing
 
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from metastep.errors import MetastepError
+from metastep.noise import is_recorded
 from metastep.trees import Tree, is_number, tree_flatten, tree_leaves
 
 # A number or tensor for all parameters, a tree with one of them for each, or a function of (meta, step) that gives
@@ -35,8 +36,8 @@ def require_rates(**rates: Rate) -> None:
 def _is_rate(leaf: Any) -> bool:
     if is_number(leaf):
         return isfinite(leaf) and bool(leaf >= 0)
-    # A look at a tensor on a GPU would wait for the GPU, and cannot be captured.
-    return leaf.is_cuda or bool((torch.isfinite(leaf) & (leaf >= 0)).all())
+    # A look at a tensor on a GPU would wait for the GPU, and cannot be captured; in a trace there is nothing to see.
+    return leaf.is_cuda or is_recorded() or bool((torch.isfinite(leaf) & (leaf >= 0)).all())
 
 
 def require_fractions(**fractions: tuple[float, ...]) -> None:

@@ -23,6 +23,7 @@ from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
 
 JUDGED = 256  # pictures at a time
+COMPILED_FROM = 3000  # iterations with virtual steps: they gain tens of seconds, about what compiling takes
 
 
 class Parts(NamedTuple):
@@ -52,6 +53,7 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
         assert weights is not None
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
+        source.to(memory_format=layout_on(device))  # type: ignore[call-overload] # PyTorch documents it
         tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
         x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
         layers = described("source", tapped, x) | described("target", target, x)
@@ -74,11 +76,11 @@ def _assembled(
     method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
     looking = None
     if config.gradient_difference:
-        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)
+        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)  # a few times only
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy),
+        unit(iteration(method, target, guide), device, noisy, compiles(config, len(train))),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -86,8 +88,20 @@ def _assembled(
         val,
         test,
         dtype,
-        torch.channels_last if device.type == "cuda" else torch.contiguous_format,
+        layout_on(device),
     )
+
+
+def layout_on(device: torch.device) -> torch.memory_format:
+    """Of pictures and of the source's weights: cuDNN would bring them to this one in every convolution"""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def compiles(config: TransferConfig, batches: int) -> bool:
+    """What was asked for, or whether it pays in a run of so many batches an epoch: without θ there is little to gain"""
+    if config.compile is not None:
+        return config.compile
+    return config.learns_weights and config.epochs * batches >= COMPILED_FROM
 
 
 def method_of(config: TransferConfig) -> Method:

@@ -30,6 +30,7 @@ def source_run(config: TransferConfig) -> TransferConfig:
         checkpoint_every=5,
         precision=config.precision,
         device=config.device,
+        compile=config.compile,
         threads=config.threads,
     )
 

@@ -1,0 +1,135 @@
+"""A step compiled whole: traced through all of its derivatives to one list of operators, simplified, fused.
+
+A step is a pure function (state, *inputs) -> (state, outputs) of tensors. Its trace has no gradients, duals or modules
+left in it; inductor makes few kernels of many small operators. What is traced depends on shapes alone: parameters that
+the step holds itself become inputs, so that inductor's cache, which stays between runs, serves other values of them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from metastep.noise import recorded
+from metastep.simplifying import simplified
+from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
+
+Step = Callable[..., tuple[Any, Any]]
+Flat = Callable[..., Sequence[Tensor]]
+Backend = Callable[[GraphModule, Sequence[Tensor]], Flat]
+
+_END = "\n"
+# Derivatives that forward mode takes apart: to find a gradient again in its own derivative, it is taken apart too.
+_TAKEN_APART = ("nll_loss_backward", "nll_loss2d_backward", "_log_softmax_backward_data", "_softmax_backward_data")
+
+
+def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
+    from torch._inductor import compile
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
+    shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
+    return compile(graph, shapes, options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
+
+
+def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
+    """Operator by operator; still nothing is done twice"""
+    del examples
+    return graph
+
+
+class Compiled:
+    """`step`, compiled when it is first called; `path` says what became of it.
+
+    Inputs of another shape are compiled anew, unless they are smaller than others were, as the last batch of an epoch
+    is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its trace is run, and
+    where there is none, so is the step.
+    """
+
+    def __init__(self, step: Step, backend: Backend = inductor) -> None:
+        self._step, self._backend = step, backend
+        self._compiled: dict[Any, Step] = {}
+        self._largest = 0
+        self.path = "compiled"
+
+    def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
+        key, size = _shapes((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
+        if key not in self._compiled:
+            self._compiled[key] = self._made(state, inputs) if size >= self._largest else self._step
+            self._largest = max(self._largest, size)
+        return self._compiled[key](state, *inputs)
+
+    def _made(self, state: Any, inputs: tuple[Any, ...]) -> Step:
+        """By the first way that works; where none does, the first one's reason is told"""
+        began, reasons = time.perf_counter(), []
+        for way, backend in (("compiled", self._backend), ("traced", as_traced)):
+            try:
+                step = compiled(self._step, (state, *inputs), backend)
+                step(state, *inputs)  # some kernels are made, and some fail, when they are first used
+            except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
+                reasons.append(f"not compiled: {type(error).__name__}: {str(error).strip().partition(_END)[0]}")
+            else:
+                self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
+                return step
+        self.path = reasons[0]
+        return self._step
+
+
+def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Step:
+    """`step` for arguments shaped as `examples`"""
+    graph, held, spec = traced(step, examples)
+    with torch.no_grad():
+        run = backend(graph, [*tree_leaves(examples), *held])
+
+    @torch.no_grad()
+    def call(*arguments: Any) -> tuple[Any, Any]:
+        return tree_unflatten(list(run(*tree_leaves(arguments), *held)), spec)  # type: ignore[no-any-return]
+
+    return call
+
+
+def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], Any]:
+    """(graph, held, spec): graph(*leaves of the arguments, *held) gives the leaves of a tree with this spec"""
+    from torch._decomp import get_decompositions
+    from torch._dispatch.python import enable_python_dispatcher  # BatchNorm then says which statistics it writes
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    leaves, spec = tree_flatten(examples)
+    found: list[Any] = []
+
+    def flat(*leaves: Tensor) -> list[Tensor]:
+        outputs, spec_of_outputs = tree_flatten(step(*tree_unflatten(list(leaves), spec)))
+        found.append(spec_of_outputs)
+        return outputs
+
+    with torch.no_grad(), enable_python_dispatcher(), recorded():
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+        graph.graph.eliminate_dead_code()
+        held = _lift(graph)
+        apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
+        pure = make_fx(torch.func.functionalize(graph), apart, tracing_mode="fake")(*leaves, *held)
+    return simplified(pure), held, found[0]
+
+
+def _lift(module: GraphModule) -> list[Tensor]:
+    """Tensors that the step held become the last inputs of its graph"""
+    graph: Graph = module.graph
+    held: dict[object, Node] = {}
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        if node.target not in held:
+            with graph.inserting_after(last):
+                last = graph.placeholder(f"held_{len(held)}")
+            held[node.target] = last
+        node.replace_all_uses_with(held[node.target])
+        graph.erase_node(node)
+    module.recompile()
+    return [getattr(module, str(name)).detach() for name in held]
+
+
+def _shapes(tree: Tree) -> Any:
+    return tree_flatten(tree)[1], tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in tree_leaves(tree))
