@@ -39,7 +39,7 @@ class Compiled:
 
     def launched(self, *given: Any, **options: int) -> None:
         by_name = dict(zip(self.kernel.arg_names, given, strict=True))
-        types = {p.name: "constexpr" if p.is_constexpr else type_of(by_name[p.name]) for p in self.kernel.params}
+        types = {p.name: "constexpr" if p.is_constexpr else type_of(by_name[p.name], p) for p in self.kernel.params}
         constants = {name: by_name[name] for name, kind in types.items() if kind == "constexpr"}
         aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(types) if is_aligned(types[name], given[i])}
         found = compiled(ASTSource(self.kernel, types, constants, aligned), target=HOPPER, options=options)
@@ -47,11 +47,12 @@ class Compiled:
         self.times += 1
 
 
-def type_of(value: Any) -> str:
+def type_of(value: Any, parameter: Any) -> str:
     """As Triton sees it at a launch, where a 1 is known to its compiler, and so are multiples of 16"""
     if isinstance(value, Tensor):
         return POINTERS[value.dtype]
-    return "fp32" if isinstance(value, float) else "constexpr" if value == 1 else "i32"
+    known = value == 1 and not parameter.do_not_specialize
+    return "fp32" if isinstance(value, float) else "constexpr" if known else "i32"
 
 
 def is_aligned(kind: str, value: Any) -> bool:

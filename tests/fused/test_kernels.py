@@ -93,7 +93,7 @@ def tiles_of(rows: int) -> dict[str, Any]:
     """The interpreter takes as long for a small tile as for a large one: where it does not matter, they are large"""
     from metastep.fused.launch import Tile
 
-    return {f"{name}_tile": Tile(rows, 64) for name in ("forward", "data", "dual_data", "weight")} | {"pass_rows": rows}
+    return {f"{name}_tile": Tile(rows, 64) for name in ("forward", "data", "weight")} | {"pass_rows": rows}
 
 
 @contextmanager

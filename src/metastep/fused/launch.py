@@ -18,7 +18,7 @@ from metastep.fused.kernels.tiles import BACK_ROWS, NORM_ROWS
 from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
-MANY = 128  # sums that are joined at a time
+MANY, FEW = 128, 16  # sums that are joined at a time
 ROWS = 2**22  # that kernels can count, see `tiles.position`
 LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
@@ -52,8 +52,7 @@ class Tile(NamedTuple):
 
 
 # The fastest of those that were measured on an H200
-FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64)
-DUAL_DATA = Tile(64, 32, stages=2)  # a third stage would leave room for one program at a time
+FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64, warps=2)
 
 
 class Seen(NamedTuple):
@@ -69,7 +68,6 @@ class TritonOperators:
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
     forward_tile: Tile = FORWARD
     data_tile: Tile = DATA
-    dual_data_tile: Tile = DUAL_DATA
     weight_tile: Tile = WEIGHT
     pass_rows: int = 16
     pictures: int = 32
@@ -180,7 +178,7 @@ class TritonOperators:
         block, (w, w_t), (below, below_t, norm) = layer.block, params.pair(layer.block.weight), _source(before)
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
-        tile = self.data_tile if w_t is None else self.dual_data_tile
+        tile = self.data_tile
         size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
@@ -270,4 +268,4 @@ def _tile(number: int, most: int) -> int:
 
 
 def _many(blocks: int) -> int:
-    return int(min(MANY, triton.next_power_of_2(blocks)))
+    return MANY if blocks > FEW else FEW  # a kernel is compiled for each

@@ -16,6 +16,7 @@ from metastep.fused.kernels.tiles import (
     back_of,
     before_norm,
     dot,
+    for_any,
     load_pair,
     norm_of,
     patch_tile,
@@ -53,7 +54,7 @@ def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr)
         tl.store(sums + 3 * O, found[3])
 
 
-@triton.jit
+@for_any("pictures", "size", "width")
 def data_kernel(
     dz, dz_t, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
@@ -102,7 +103,7 @@ def data_kernel(
     store_sums(sums, found, block, task, c, C, DUAL)
 
 
-@triton.jit
+@for_any("rows", "rows_per_part", "size", "width")
 def weight_kernel(
     src, src_t, norm, dz, dz_t, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
@@ -135,7 +136,7 @@ def weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc)
 
 
-@triton.jit
+@for_any("rows", "rows_per_part", "size", "width")
 def patch_weight_kernel(
     src, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
@@ -167,7 +168,7 @@ def patch_weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc, mask=(k < K * K * C)[:, None])
 
 
-@triton.jit
+@for_any("rows", "width")
 def before_norm_kernel(
     dn, dn_t, places, z, z_t, back, dz, dz_t, rows, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,

@@ -20,6 +20,7 @@ from metastep.fused.kernels.tiles import (
     G,
     U,
     V,
+    for_any,
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def _joined(
     return mean, square, mean_t, product
 
 
-@triton.jit
+@for_any("rows", "blocks")
 def join_kernel(
     sums, joined, rows, blocks, O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
@@ -69,7 +70,7 @@ def join_kernel(
         tl.store(joined + 3 * O, product)
 
 
-@triton.jit
+@for_any("rows", "blocks")
 def statistics_kernel(
     sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
     O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
@@ -96,7 +97,7 @@ def statistics_kernel(
         tl.store(norm + CROSS * O, cross)
 
 
-@triton.jit
+@for_any("rows", "blocks")
 def cotangent_kernel(
     sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
     O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,

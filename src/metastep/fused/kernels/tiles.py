@@ -1,7 +1,15 @@
 """What kernels share: the numbers for each channel, and how a tile (rows, channels) is read with them."""
 
+from typing import Any
+
 import triton
 import triton.language as tl
+
+
+def for_any(*numbers: str) -> Any:
+    """A kernel that is compiled once for all values of these: Triton would have others for 1 and for multiples of 16"""
+    return triton.jit(do_not_specialize=numbers)
+
 
 # Rows of the arrays of numbers for each channel, each (tasks, rows, channels)
 A, B, A_T, B_T, MEAN, RSTD, MEAN_T, CROSS = (tl.constexpr(i) for i in range(8))
