@@ -39,6 +39,7 @@ def config_of(case: Case, device: torch.device) -> TransferConfig:
         inner=replace(config.inner, lr=RATE),
         precision=PRECISIONS[case.precision],
         device="cuda" if device.type == "cuda" else "cpu",
+        compile=device.type == "cuda" and case.method != "scratch",  # as runs of many iterations are
         threads=torch.get_num_threads(),
     )
 

@@ -26,4 +26,5 @@ def prepare_device(wanted: Device, precision: Precision, threads: int, number: i
         return torch.device("cpu")
     torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
     torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
+    torch.backends.cudnn.benchmark = True  # shapes stay the same: the fastest algorithm for each is looked for once
     return torch.device("cuda", number)

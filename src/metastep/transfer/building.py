@@ -23,7 +23,7 @@ from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
 
 JUDGED = 256  # pictures at a time
-COMPILED_FROM = 3000  # iterations with virtual steps: they gain tens of seconds, about what compiling takes
+COMPILED_FROM = 5000  # iterations with virtual steps: they gain a minute or two, about what compiling takes
 
 
 class Parts(NamedTuple):
