@@ -24,6 +24,9 @@ from metastep.trees import Tree, add, add_scaled, scale, subtract, zeros_like
 from metastep.windows import InnerLoop, Passage, Window, outer_value
 
 
+STORED = 32  # states; 64 windows then cost a sixth more time and half the memory
+
+
 class Estimate(NamedTuple):
     """The outer loss after adaptation, the meta-gradient, and whatever the outer loss measured."""
 
@@ -56,16 +59,16 @@ def unrolled(
     loop: InnerLoop,
     curvature: Curvature = exact,
     depth: int | None = None,
-    recompute: int | None = None,
+    recompute: int = STORED,
     weights: Sequence[float] | Tensor | None = None,
 ) -> Estimator:
     """Reverse sweep over the windows.
 
     depth: sweep the last `depth` windows only (truncation).
-    recompute: store every `recompute`-th state only, and run the windows between again on the way back.
+    recompute: of more windows than that, store every such state only, and run those between again on the way back.
     weights: one for each window: the outer loss is Σ weight · loss after that window (MAML++), not only the last.
     """
-    require_positive(**{name: n for name, n in (("depth", depth), ("recompute", recompute)) if n is not None})
+    require_positive(recompute=recompute, depth=1 if depth is None else depth)
     if depth and weights is not None:
         raise MetastepError("depth and weights exclude each other: a weighted loss before the cut would have no sweep.")
 
@@ -74,7 +77,7 @@ def unrolled(
         weight = None if weights is None else _for_each(windows, weights)
         cut = max(0, len(windows) - depth) if depth else 0
         state = loop.run(windows[:cut], loop.begin(meta, task), meta)
-        storage, state = store(loop, windows[cut:], state, meta, recompute or len(windows))
+        storage, state = store(loop, windows[cut:], state, meta, recompute)
 
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
