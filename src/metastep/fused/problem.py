@@ -141,7 +141,7 @@ def fused_over_tasks(
         if device not in places:
             places[device] = Places.of(chain, meta)
         theta, stacked = places[device].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
-        # φ, v, g and Λ of each, and as much between them. More gain little, and need more memory than a hand-written loop.
+        # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
         at_once = number if theta.is_cuda else max(1, CACHE // (8 * theta.nbytes))
         size, total = chunk_size or at_once, torch.zeros_like(theta)
         for i in range(0, number, size):
