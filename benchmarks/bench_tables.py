@@ -97,7 +97,7 @@ def _beside(case: Case, row: Row) -> str:
     size = TRANSFERS[case.setting].config.data.batch if case.setting in TRANSFERS else case.tasks
     return line(
         f"{case.setting}, {size}", f"{case.method_label}, {case.steps}", case.implementation,
-        f"{row['ms']:,.1f}", f"{row['ms_spread'] / 2:,.1f}", f"{row['peak_mib']:,.0f}",
+        _ms(row["ms"]), _ms(row["ms_spread"] / 2), f"{row['peak_mib']:,.0f}",
     )  # fmt: skip
 
 
@@ -107,11 +107,13 @@ def _task_of(case: Case) -> tuple[Any, ...]:
 
 def fractions(rows: dict[Case, Row]) -> Iterator[str]:
     """Floor over measured, at the standard number of steps"""
+    if not any(_ours(rows, steps={STANDARD_STEPS})):
+        return
     yield "\n**How near to the floor**\n"
     yield from heading("setting", "method", "ms", "floor, ms", "floor / measured", words=2)
     for case, row in _ours(rows, steps={STANDARD_STEPS}):
         least = max(floor_of(case).milliseconds(H200))
-        yield line(case.setting, case.method_label, f"{row['ms']:,.1f}", f"{least:.2f}", f"{least / row['ms']:.0%}")
+        yield line(case.setting, case.method_label, _ms(row["ms"]), f"{least:.2f}", f"{least / row['ms']:.0%}")
 
 
 def by_steps(rows: dict[Case, Row]) -> Iterator[str]:
@@ -174,4 +176,8 @@ def _ours(rows: dict[Case, Row], steps: Iterable[int] = ()) -> Iterator[tuple[Ca
 
 
 def _cell(row: Row | None) -> str:
-    return f"{row['ms']:,.1f} ({row['peak_mib']:,.0f})" if row else ""
+    return f"{_ms(row['ms'])} ({row['peak_mib']:,.0f})" if row else ""
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"

@@ -12,8 +12,9 @@ from metastep.bench.results import Row, case_of
 
 SHOWN = 12  # kernels of a profile
 PARTS = {  # how the names of our kernels begin: what of the floor they are for
-    "forward": "forward", "statistics": "forward", "cotangent": "backward", "weight": "backward", "data": "backward",
-    "head": "head", "combination": "updates",
+    "forward": "forward", "statistics": "forward", "join": "forward", "pool": "forward", "cotangent": "backward",
+    "before": "backward", "weight": "backward", "patch": "backward", "data": "backward", "head": "head",
+    "combination": "updates",
 }  # fmt: skip
 
 

@@ -46,11 +46,11 @@ def test_a_full_run_has_every_table(root: Path) -> None:
     grid = Grid(("omniglot-5w1s", "omniglot-20w5s"), ("maml", "multi_step4"), (4, 8, 64), precision="tf32")
     write_rows(grid, ["metastep", "hand-loop"])
     text = "\n".join(bench_tables.bench(NAME))
-    assert "| omniglot-5w1s, 32 | maml, 8 | hand-loop | 81.0 | 1.0 | 32 |" in text
+    assert "| omniglot-5w1s, 32 | maml, 8 | hand-loop | 81.00 | 1.00 | 32 |" in text
     least = max(floor("omniglot-20w5s", "maml", 8, 1, 16).milliseconds(H200))
-    assert f"| omniglot-20w5s | maml | 80.0 | {least:.2f} | {least / 80:.0%} |" in text
+    assert f"| omniglot-20w5s | maml | 80.00 | {least:.2f} | {least / 80:.0%} |" in text
     assert "| 64 | 640.0 (32) | 640.0 (32) |" in text  # with the inner steps
-    assert "| omniglot-20w5s, 16 tasks | 80.0 (16) | 80.0 (16) |" in text
+    assert "| omniglot-20w5s, 16 tasks | 80.00 (16) | 80.00 (16) |" in text
     assert "1,000" not in text
     assert "maml, 64 | hand-loop" not in text
 
@@ -60,8 +60,8 @@ def test_memory_of_exact_maml_and_meta_transfer(root: Path) -> None:
     write_rows(grid, ["metastep", "hand-loop"])
     text = "\n".join(bench_tables.bench(NAME))
     assert "| omniglot-20w5s | 64 | 16 | 16 | 1.00 |" in text
-    assert "| transfer-stl10, 128 | baseline, 2 | metastep | 20.0 | 1.0 | 1 |" in text
-    assert "| transfer-stl10, 128 | multi_step2, 2 | hand-loop | 21.0 | 1.0 | 1 |" in text
+    assert "| transfer-stl10, 128 | baseline, 2 | metastep | 20.00 | 1.00 | 1 |" in text
+    assert "| transfer-stl10, 128 | multi_step2, 2 | hand-loop | 21.00 | 1.00 | 1 |" in text
     assert text.count("transfer-stl10") == 4  # in no other table
 
 
@@ -119,8 +119,8 @@ def test_growth_with_tasks_and_parameters(root: Path) -> None:
     write_rows(Grid(("omniglot-5w1s", "omniglot-5w1s-32f"), ("maml",), (8,), tasks=(1, 32)), ["metastep"], name)
     lines = list(bench_tables.growth(name))
     assert [line for line in lines if line.startswith(("| 113,221", "| 28,"))] == [
-        "| 113,221 | 1 | 80.0 (1) |",
-        "| 113,221 | 32 | 80.0 (32) |",
-        "| 28,965 | 1 | 80.0 (1) |",
-        "| 28,965 | 32 | 80.0 (32) |",
+        "| 113,221 | 1 | 80.00 (1) |",
+        "| 113,221 | 32 | 80.00 (32) |",
+        "| 28,965 | 1 | 80.00 (1) |",
+        "| 28,965 | 32 | 80.00 (32) |",
     ]

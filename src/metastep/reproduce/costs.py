@@ -134,9 +134,10 @@ def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
         return _absent("baseline and Multi-step at 224×224")
     savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
     *_, path, content = next(iter(pairs.values()))
+    where = "; ".join(f"{setting} on {content['device']}" for setting, (*_, content) in pairs.items())
     note = (
-        f"Percent of an iteration's time by SGD with momentum, in {len(savings)} settings, each within one run; "
-        "the paper has a figure only, by Adam."
+        f"Percent of an iteration's time by SGD with momentum, in {len(savings)} settings, each within one run "
+        f"({where}); the paper has a figure only, by Adam."
     )
     verdict = holds(min(savings.values()) > 0)
     return Finding(verdict, savings, note=note, about=about(path, content, "synthetic pictures"))
