@@ -72,6 +72,24 @@ def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
     return content, {case_of(row): row for row in content["rows"] if row["ms"] is not None}
 
 
+def headline(name: str) -> Iterator[str]:
+    """The standard case in one look: ours beside each alternative that was measured with it"""
+    content, rows = _measured(name)
+    found = {
+        (case.method_label, case.implementation): row
+        for case, row in rows.items()
+        if (case.setting, case.steps, case.tasks) == (STANDARD, STANDARD_STEPS, SETTINGS[STANDARD].tasks)
+    }
+    others = list(dict.fromkeys(implementation for _, implementation in found if implementation != OURS))
+    if not others:
+        return
+    yield f"One meta-iteration, 5-way 1-shot, {SETTINGS[STANDARD].tasks} tasks, 8 inner steps, on {content['device']}:\n"
+    yield from heading("", "metastep", *others)
+    for label in FLOORS:
+        cells = [found.get((label, each)) for each in (OURS, *others)]
+        yield line(label, *(f"{_ms(row['ms'])} ms, {row['peak_mib']:,.0f} MiB" if row else "" for row in cells))
+
+
 def alternatives(rows: dict[Case, Row]) -> Iterator[str]:
     """Where one stands beside ours"""
     beside = {_task_of(case) for case in rows if case.implementation != OURS and case.setting not in TRANSFERS}

@@ -12,6 +12,7 @@ from benchmarks.provenance import provenance
 from metastep.reproduce.register import TABLES as CLAIMED
 
 PAGES = (
+    results.ROOT / "README.md",
     results.ROOT / "docs" / "measurements.md",
     results.ROOT / "benchmarks" / "README.md",
     results.ROOT / "docs" / "transfer.md",
@@ -113,6 +114,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-short-runs": short_runs,
     "floor": bench_tables.floors,
+    "headline": lambda _: bench_tables.headline("bench/h200-bench"),
     "bench/h200-bench": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,

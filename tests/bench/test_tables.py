@@ -49,7 +49,7 @@ def test_a_full_run_has_every_table(root: Path) -> None:
     assert "| omniglot-5w1s, 32 | maml, 8 | hand-loop | 81.00 | 1.00 | 32 |" in text
     least = max(floor("omniglot-20w5s", "maml", 8, 1, 16).milliseconds(H200))
     assert f"| omniglot-20w5s | maml | 80.00 | {least:.2f} | {least / 80:.0%} |" in text
-    assert "| 64 | 640.0 (32) | 640.0 (32) |" in text  # with the inner steps
+    assert "| 64 | 640 (32) | 640 (32) |" in text  # with the inner steps
     assert "| omniglot-20w5s, 16 tasks | 80.00 (16) | 80.00 (16) |" in text
     assert "1,000" not in text
     assert "maml, 64 | hand-loop" not in text
