@@ -83,7 +83,8 @@ def headline(name: str) -> Iterator[str]:
     others = list(dict.fromkeys(implementation for _, implementation in found if implementation != OURS))
     if not others:
         return
-    yield f"One meta-iteration, 5-way 1-shot, {SETTINGS[STANDARD].tasks} tasks, 8 inner steps, on {content['device']}:\n"
+    tasks = SETTINGS[STANDARD].tasks
+    yield f"One meta-iteration, 5-way 1-shot, {tasks} tasks, {STANDARD_STEPS} inner steps, on {content['device']}:\n"
     yield from heading("", "metastep", *others)
     for label in FLOORS:
         cells = [found.get((label, each)) for each in (OURS, *others)]
