@@ -1,4 +1,4 @@
-"""The paper's few-shot settings for studies: on Omniglot or, where that is not at hand, on glyphs; smaller for a CPU."""
+"""The paper's few-shot settings for studies: on Omniglot or, where that is not at hand, on glyphs; a CPU's smaller."""
 
 from dataclasses import replace
 from pathlib import Path
