@@ -1,4 +1,4 @@
-"""Pictures of curves, a panel for each method or setting."""
+"""Pictures of the curves of runs, a panel for each method or setting; called alone, of all files that there are."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,10 +6,27 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from benchmarks import results
 from metastep.bench.plot import STYLE
+from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+
+
+def draw_losses(rows: Sequence[Row], picture: Path) -> None:
+    methods = dict.fromkeys(row["method"] for row in rows)
+    panels = {m: {row["run"]: row["curve"] for row in rows if row["method"] == m} for m in methods}
+    draw(panels, len(panels), "loss on the queries", picture)
+
+
+def draw_accuracies(rows: Sequence[Row], picture: Path) -> None:
+    panels: dict[str, dict[str, Curve]] = {}
+    for row in rows:
+        if row["curve"]:
+            panels.setdefault(f"{row['setting']}, {row['method']}", {})[row["head"]] = row["curve"]
+    if panels:
+        draw(panels, min(4, len(panels)), "validation accuracy, %", picture)
 
 
 def draw(panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, picture: Path) -> None:
@@ -31,3 +48,14 @@ def draw(panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, p
             axes.set_ylabel(ylabel)
         grid[0, 0].legend(fontsize=6, frameon=False)
         figure.savefig(picture, metadata={"Date": None})
+
+
+def main() -> None:
+    """From the files alone, which may come from another machine"""
+    for what, drawn in {"same-path": draw_losses, "starts": draw_accuracies}.items():
+        for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
+            drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import results
-from benchmarks.curves import draw
+from benchmarks.curves import draw_losses
 from benchmarks.settings import configured, data_set, size_here
 from metastep.data import ImageSet
 from metastep.fewshot.building import build
@@ -120,12 +120,6 @@ def row(method: str, name: str, found: Found, plain: Found) -> dict[str, Any]:
         "accuracy": test.accuracy, "interval": test.interval, "difference": better.mean,
         "difference_interval": better.interval, "note": run.path,
     }  # fmt: skip
-
-
-def draw_losses(rows: list[dict[str, Any]], picture: Path) -> None:
-    methods = dict.fromkeys(row["method"] for row in rows)
-    panels = {m: {row["run"]: row["curve"] for row in rows if row["method"] == m} for m in methods}
-    draw(panels, len(panels), "loss on the queries", picture)
 
 
 def main() -> None:

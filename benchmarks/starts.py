@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from benchmarks import results
-from benchmarks.curves import draw
+from benchmarks.curves import draw_accuracies
 from benchmarks.first_look import first_look
 from benchmarks.settings import PAPER, Size, configured, data_set
 from metastep.errors import MetastepError, NonFiniteError
@@ -131,15 +131,6 @@ def complete(study: Study, jobs: Sequence[Job], places: int, budget: float | Non
 def begun(study: Study, jobs: Sequence[Job]) -> Iterable[Job]:
     """Those with something to tell"""
     return (job for job in jobs if (study.runs / job.name / LOOK).is_file())
-
-
-def draw_accuracies(rows: Sequence[dict[str, Any]], picture: Path) -> None:
-    panels: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        if row["curve"]:
-            panels.setdefault(f"{row['setting']}, {row['method']}", {})[row["head"]] = row["curve"]
-    if panels:
-        draw(panels, min(4, len(panels)), "validation accuracy, %", picture)
 
 
 def main() -> None:
