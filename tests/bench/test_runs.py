@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import results, run_tables, same_path, starts
+from benchmarks import curves, results, run_tables, same_path, starts
 from benchmarks.first_look import first_look
 from benchmarks.settings import Size, configured, data_set
 from benchmarks.starts import Job, Study, complete
@@ -71,6 +71,16 @@ def test_the_table_of_paths(root: Path) -> None:
         "| maml | plain | 12 |  |  | 80.0 | 1.3 |  |  |",
     ]
     assert list(run_tables.same_path("bench/gpu-same-path")) == []
+
+
+def test_pictures_are_drawn_from_files_alone(root: Path) -> None:
+    write("bench/gpu-same-path", {"method": "maml", "run": "fastest", "curve": [[0.5, 1.6], [1.5, 1.2]]})
+    write("bench/gpu-starts", {"setting": "s", "method": "maml", "head": "zero", "curve": []})  # nothing to draw yet
+    curves.main()
+    assert [path.name for path in (root / "docs" / "figures").iterdir()] == ["gpu-same-path.svg"]
+    drawn = results.picture_of("gpu-same-path").read_bytes()
+    curves.main()
+    assert results.picture_of("gpu-same-path").read_bytes() == drawn
 
 
 # ---- starts
