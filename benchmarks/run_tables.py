@@ -9,6 +9,7 @@ from benchmarks.provenance import provenance
 from metastep.bench.results import Row
 
 NEAR = 0.9  # of the best accuracy
+LEARNED = 1.5  # times chance
 
 
 def same_path(name: str) -> Iterator[str]:
@@ -55,10 +56,11 @@ def starts(name: str) -> Iterator[str]:
 
 
 def near(row: Row, rows: Sequence[Row]) -> str:
-    """Iterations to NEAR of the best accuracy that any start reached in its setting, by its method"""
+    """Iterations to NEAR of the best accuracy that any start reached in its setting, by its method; none by chance"""
     alike = [other for other in rows if (other["setting"], other["method"]) == (row["setting"], row["method"])]
     best = max(accuracy for other in alike for _, accuracy in other["curve"])
-    return next((f"{step:,}" for step, accuracy in row["curve"] if accuracy >= NEAR * best), "")
+    enough = max(NEAR * best, LEARNED * 100 / row["ways"])
+    return next((f"{step:,}" for step, accuracy in row["curve"] if accuracy >= enough), "")
 
 
 def _number(value: float | None, form: str) -> str:

@@ -100,7 +100,8 @@ class Study:
         config, trained = run.config(TrainConfig), Trained(**run.load()["trained"]) if run.last.is_file() else Trained()
         seen = [row for row in read_metrics(run.metrics_path) if "validation_accuracy" in row]
         return {
-            "setting": f"{config.data.name}-{job.setting}", "implementation": "metastep", "method": job.method,
+            "setting": f"{config.data.name}-{job.setting}", "ways": config.data.ways, "implementation": "metastep",
+            "method": job.method,
             "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks,
             "chunk": config.chunk_size, "precision": config.precision, "filters": config.net.filters,
             "rate": config.inner.lr, "head": job.head, "iterations": trained.iterations,

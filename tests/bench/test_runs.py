@@ -166,10 +166,18 @@ def test_the_command_writes_rows_and_a_picture(root: Path, monkeypatch: pytest.M
 
 
 def test_the_table_of_starts(root: Path) -> None:
-    row = {"setting": "omniglot-5w1s", "method": "maml", "iterations": 2000, "interval": 1.04, "gradient_norm": 1234.5}
+    row = {
+        "setting": "omniglot-5w1s",
+        "ways": 5,
+        "method": "maml",
+        "iterations": 2000,
+        "interval": 1.04,
+        "gradient_norm": 1234.5,
+    }
     row |= {"loss_before": 1.609, "loss_after": None, "ways_predicted": 0.6, "features_moved": 19.7}
     zero = row | {"head": "zero", "curve": [[1000, 75.0], [2000, 80.0]]}
     kaiming = row | {"head": "kaiming", "curve": [[1000, 20.0], [2000, 21.0]]}
+    assert run_tables.near(kaiming, [kaiming]) == ""  # the best, but no better than chance
     write("bench/gpu-starts", zero, kaiming)
     assert list(run_tables.starts("bench/gpu-starts"))[-2:] == [
         "| omniglot-5w1s | maml | zero | 2,000 | 80.0 | 1.0 | 1,000 | 1.23e+03 | 1.61, not finite | 60% | 20 |",
