@@ -22,6 +22,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.sweep_memory
 	$(RUN) -m benchmarks.compare_conv4
 	$(RUN) -m benchmarks.short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
+	$(RUN) -m benchmarks.same_path $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
 	$(RUN) -m benchmarks.transfer_digits
 	$(RUN) -m benchmarks.tables
 

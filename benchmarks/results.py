@@ -30,3 +30,8 @@ def read(name: str) -> dict[str, Any]:
 
 def file_of(name: str) -> Path:
     return ROOT / "results" / f"{name}.json"
+
+
+def picture_of(name: str) -> Path:
+    """Of the file of this name"""
+    return ROOT / "docs" / "figures" / f"{name}.svg"

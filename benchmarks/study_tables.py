@@ -70,7 +70,7 @@ def against_floor(row: Row) -> Iterator[str]:
 
 def precision(name: str) -> Iterator[str]:
     content = _measured(name)
-    rows = [row for row in content["rows"] if "relative_error" in row]
+    rows = [row for row in content["rows"] if row.get("relative_error") is not None]
     if not rows:
         return
     precisions = list(dict.fromkeys(row["precision"] for row in rows))
@@ -84,6 +84,4 @@ def precision(name: str) -> Iterator[str]:
 
 
 def _error(row: Row | None) -> str:
-    if row is None or row["relative_error"] is None:
-        return ""
-    return f"{row['relative_error']:.1e} ({row['cosine']:.5f})"
+    return f"{row['relative_error']:.1e} ({row['cosine']:.5f})" if row else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import bench_tables, claim_tables, results, study_tables, transfer_tables
+from benchmarks import bench_tables, claim_tables, results, run_tables, study_tables, transfer_tables
 from benchmarks.provenance import provenance
 from metastep.reproduce.register import TABLES as CLAIMED
 
@@ -124,6 +124,8 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
         for device in ("h200", "cpu")
         for what in ("startup", "profile", "precision")
     },
+    **{f"bench/{device}-same-path": run_tables.same_path for device in ("gpu", "cpu")},
+    **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
     "bench/cpu-transfer-224": transfer_tables.times,

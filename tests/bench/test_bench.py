@@ -18,6 +18,7 @@ from metastep.bench.plot import plot
 from metastep.bench.results import case_of, row_of
 from metastep.bench.running import Conditions, FailedError, in_fresh_process, measured
 from metastep.cli import app
+from metastep.errors import MetastepError
 from tests.bench.helpers import CPU, TINY, tiny_case
 
 ROW = [
@@ -179,6 +180,7 @@ def test_interrupted_what_is_done_is_kept(
         (("--steps", "1,two"), "--steps 1,two"),
         (("--steps", "0"), "--steps 0"),
         (("--precision", "fp8"), "--precision fp8"),
+        (("--precision", "bf16"), "only our kernels for GPUs multiply in it"),
         (("--device", "tpu"), "--device tpu"),
         (("--data", "tests"), "no Omniglot is there"),
     ],
@@ -187,6 +189,17 @@ def test_what_cannot_work_is_refused(flags: tuple[str, str], said: str, tmp_path
     result = call("--quick", "--out", tmp_path / "rows.json", *flags)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_only_our_kernels_multiply_in_bf16() -> None:
+    grid = Grid(("omniglot-5w1s", "transfer-stl10"), steps=(8,), precision="bf16")
+    found = planned(grid, ["metastep", "metastep-vmap", "torch.func"])
+    assert {(case.implementation, case.setting) for case in found} == {("metastep", "omniglot-5w1s")}
+    assert {case.method for case in found} == {"maml", "multi_step", "first_order", "reptile"}
+    with pytest.raises(MetastepError, match="it does not multiply in bf16"):
+        command.with_precision(["metastep", "torch.func"], "bf16", asked=True)
+    assert command.with_precision(["metastep", "torch.func"], "bf16", asked=False) == ["metastep"]
+    assert command.with_precision(["metastep", "torch.func"], "tf32", asked=True) == ["metastep", "torch.func"]
 
 
 def test_a_file_that_is_something_else_is_not_overwritten(tmp_path: Path) -> None:

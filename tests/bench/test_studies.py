@@ -13,6 +13,8 @@ from metastep.bench.cases import METHODS, SETTINGS, STANDARD, Case
 from metastep.bench.floor import floor, floor_parts, total
 from metastep.bench.running import Conditions, FailedError
 from metastep.cli import app
+from metastep.fewshot.learner import Learner
+from metastep.fused import NotAChainError
 from metastep.trees import joined, map_tree
 from tests.bench.helpers import CPU, SETTING, tiny_case
 
@@ -130,6 +132,29 @@ def test_the_trained_start_is_the_learner_that_comes_with_metastep() -> None:
     again, _ = precision.gradient(one, "fp64", CPU, 0, map_tree(torch.zeros_like, trained))
     assert len(found) == len(joined(trained)) == 113_221
     assert not torch.allclose(found, again)
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize("kind", ["tf32x3", "bf16"])
+def test_on_a_gpu_a_precision_of_factors_is_that_of_our_kernels(kind: str) -> None:
+    """Which way is taken can be asked without a GPU: only calling it needs one"""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    case = tiny_case(setting=STANDARD)
+    config = precision.configured(case, kind, GPU, seed=0)
+    learner = Learner.fresh(config)
+    assert precision.way_to(config, learner, kind, GPU).path == f"derivatives by hand, by Triton kernels ({kind})"
+    assert precision.dtype_of(kind, GPU) == torch.float32  # pictures and parameters are of one type
+    small = precision.configured(tiny_case(), kind, GPU, seed=0)
+    with pytest.raises(NotAChainError, match="the kernels are for 16"):  # and so it has no row
+        precision.way_to(small, Learner.fresh(small), kind, GPU)
+
+
+def test_on_a_cpu_bfloat16_is_everything() -> None:
+    assert precision.dtype_of("bf16", CPU) == torch.bfloat16
+    config = precision.configured(tiny_case(), "bf16", CPU, seed=0)
+    assert not precision.way_to(config, Learner.fresh(config), "bf16", CPU).path.endswith("kernels (bf16)")
 
 
 # ---- the commands

@@ -107,6 +107,7 @@ def test_precisions_stand_side_by_side(root: Path) -> None:
         found | {"precision": "fp32", "relative_error": 1e-6, "cosine": 1.0},
         found | {"precision": "tf32", "relative_error": 2e-3, "cosine": 0.99999},
         found | {"start": "trained", "precision": "tf32", "relative_error": 3e-3, "cosine": 0.9},
+        found | {"precision": "bf16", "relative_error": None, "note": "no such operator"},
     )
     assert list(study_tables.precision(name))[-2:] == [
         "| fresh | maml | 1.0e-06 (1.00000) | 2.0e-03 (0.99999) | 1.50 |",

@@ -12,7 +12,7 @@ from metastep.errors import MetastepError, require_positive
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.presets import PRESETS
 
-Precision = Literal["fp32", "tf32", "fp64"]
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)  # the paper's figures have 1 to 8
 STANDARD_STEPS = 8

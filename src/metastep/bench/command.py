@@ -77,7 +77,7 @@ def bench(
             return
         place = place_of(device)
         grid = replace(QUICK if quick else Grid(), **fields_of_grid(given, place))
-        names = chosen_names(implementations, quick)
+        names = with_precision(chosen_names(implementations, quick), grid.precision, bool(implementations))
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))
         cases = planned(grid, names, None if conditions.on_gpu else VMAP_CHUNK)
         packages = dict.fromkeys(package for name in names if (package := IMPLEMENTATIONS[name].package))
@@ -104,3 +104,15 @@ def chosen_names(implementations: str | None, quick: bool) -> list[str]:
         if reason := chosen(name, IMPLEMENTATIONS, "implementation").missing:
             raise MetastepError(f"--implementations {name}: {reason}. Install it, or leave it out.")
     return list(asked)
+
+
+def with_precision(names: list[str], precision: str, asked: bool) -> list[str]:
+    """bf16 is a precision of our kernels; the alternatives, and our own without kernels, would do something else"""
+    others = [name for name in names if precision == "bf16" and not IMPLEMENTATIONS[name].kernels]
+    if others and asked:
+        raise MetastepError(
+            f"--implementations {others[0]}: it does not multiply in bf16. Leave it out, or choose another --precision."
+        )
+    for name in others:
+        typer.echo(f"{name} is left out: it does not multiply in bf16.", err=True)
+    return [name for name in names if name not in others]

@@ -18,7 +18,7 @@ ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_ME
 NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")
 
 Tasks = Annotated[str | None, typer.Option(help="In an iteration.", show_default="the setting's")]
-Chosen = Annotated[str | None, typer.Option(help="fp32 or tf32.", show_default="tf32 on a GPU")]
+Chosen = Annotated[str | None, typer.Option(help="fp32, tf32, or bf16 of our kernels.", show_default="tf32 on a GPU")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")]
 Threads = Annotated[int, typer.Option(min=1, help="On a CPU.")]
 Data = Annotated[Path | None, typer.Option(help="A data directory with Omniglot.", show_default="noise")]
@@ -55,6 +55,8 @@ def fields_of_grid(given: dict[str, Any], place: torch.device) -> dict[str, Any]
     fields |= {name: given[name] for name in ("chunk", "precision") if name in given}
     if fields["precision"] not in get_args(Precision):
         raise MetastepError(f"--precision {given['precision']}: choose one of {', '.join(get_args(Precision))}.")
+    if fields["precision"] == "bf16" and place.type != "cuda":
+        raise MetastepError("--precision bf16: only our kernels for GPUs multiply in it. Choose fp32 here.")
     for name, known in (("settings", ALL_SETTINGS), ("methods", ALL_METHODS)):
         if name in given:
             fields[name] = words(given[name])

@@ -15,7 +15,7 @@ def planned(grid: Grid, names: Sequence[str], chunk: int | None = None) -> list[
     if not cases:
         raise MetastepError(
             f"{', '.join(names)} in {', '.join(grid.settings)}: none of them has {', '.join(grid.methods or ())} "
-            "with so few inner steps. Ask for other methods, settings or steps."
+            f"with so few inner steps, in {grid.precision}. Ask for other methods, settings, steps or precisions."
         )
     return sorted((as_computed(case, chunk) for case in cases), key=in_order)
 

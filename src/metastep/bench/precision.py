@@ -27,9 +27,9 @@ from metastep.paths import MetaGradient, NotFusedError, by_hand, require_served
 from metastep.runs.device import prepare_device
 from metastep.trees import Tree, joined, map_tree
 
-DTYPES = {"fp64": torch.float64, "bf16": torch.bfloat16}  # all others compute on float32
 ON_CPU = ("fp32", "bf16")
 ON_GPU = ("fp32", "tf32", "tf32x3", "bf16")
+BY_KERNELS = ("tf32x3", "bf16")  # on a GPU: what the products of our kernels are made of; all else is float32
 LEARNER = "omniglot-5w1s"  # comes with metastep
 TRAINED_RATE = 0.1  # of that learner; only for real pictures
 
@@ -54,8 +54,8 @@ def rows(case: Case, device: torch.device, seeds: Sequence[int]) -> Iterator[Row
                 looks = [
                     look(case, precision, device, seed, trained, g) for seed, (g, _) in zip(seeds, exact, strict=True)
                 ]
-            except (NotFusedError, NotAChainError):
-                continue  # tf32x3 is the kernels' own
+            except (NotFusedError, NotAChainError, ModuleNotFoundError):
+                continue  # no kernels do this
             except RuntimeError as error:  # an operator that is not there in this precision
                 yield row | {"relative_error": None, "halves_difference": apart, "note": str(error).splitlines()[0]}
                 continue
@@ -105,11 +105,23 @@ def gradient(
     learner = Learner.fresh(config)
     if trained is not None:
         map_tree(lambda own, other: own.copy_(other), learner.meta, trained)
-    learner.net.to(device, DTYPES.get(precision, torch.float32))
+    learner.net.to(device, dtype_of(precision, device))
     first, tasks = part or (0, case.tasks)
     batch = sampler(case, config.train_episodes, seed, device, precision)(0, tasks, first)
-    chosen = kernels_in_three(config, learner) if precision == "tf32x3" else gradient_of(config, learner)
+    chosen = way_to(config, learner, precision, device)
     return joined(chosen(learner.meta, batch).grad).double(), chosen.path
+
+
+def way_to(config: TrainConfig, learner: Learner, precision: str, device: torch.device) -> MetaGradient:
+    own = device.type == "cuda" and precision in BY_KERNELS
+    return by_kernels(config, learner, precision) if own else gradient_of(config, learner)
+
+
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """Of parameters and pictures; where there are no kernels, bf16 is all of the arithmetic"""
+    if precision == "fp64":
+        return torch.float64
+    return torch.bfloat16 if precision == "bf16" and device.type == "cpu" else torch.float32
 
 
 def configured(case: Case, precision: str, device: torch.device, seed: int) -> TrainConfig:
@@ -119,14 +131,15 @@ def configured(case: Case, precision: str, device: torch.device, seed: int) -> T
 
 
 def sampler(case: Case, episodes: Episodes, seed: int, device: torch.device, precision: str) -> Sampler:
-    return Sampler(pictures(case, device), None, episodes, seed, DTYPES.get(precision, torch.float32))
+    return Sampler(pictures(case, device), None, episodes, seed, dtype_of(precision, device))
 
 
-def kernels_in_three(config: TrainConfig, learner: Learner) -> MetaGradient:
-    """Products as three of tf32, which have nearly the digits of float32"""
-    from metastep.fused.launch import TritonOperators  # only here: Triton is for GPUs
+def by_kernels(config: TrainConfig, learner: Learner, precision: str) -> MetaGradient:
+    """tf32x3: products as three of tf32, which have nearly the digits of float32; bf16: of factors rounded to it"""
+    from metastep.fused.launch import TritonOperators, require_kernels  # only here: Triton is for GPUs
 
     asked = asked_of(config, learner)
     require_served(asked)
     chain, estimator = chain_of(asked.module, asked.size), build(config, learner.net).estimator
-    return by_hand(asked, estimator, None, chain, TritonOperators("tf32x3"), "by Triton kernels (tf32x3)")
+    require_kernels(chain)
+    return by_hand(asked, estimator, None, chain, TritonOperators(precision), f"by Triton kernels ({precision})")

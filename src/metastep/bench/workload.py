@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +18,17 @@ from metastep.data import load
 from metastep.fewshot.sampling import Sampler
 from metastep.modules import parameters_of
 from metastep.nets import Conv4
+from metastep.runs.device import Precision
 from metastep.tasks import write_grads
 from metastep.windows import Task
 
 OUTER_RATE = 1e-3
 Step = Callable[[], None]
 Gradients = dict[str, Tensor]
-PRECISIONS: dict[str, Literal["float32", "tf32", "float64"]] = {  # as training calls them
+PRECISIONS: dict[str, Precision] = {  # as training calls them
     "fp32": "float32",
     "tf32": "tf32",
+    "bf16": "bf16",
     "fp64": "float64",
 }
 

@@ -14,6 +14,7 @@ from metastep.bench.workload import Step, pictures
 
 BASIC = frozenset({"maml", "multi_step", "first_order"})
 EVERY_METHOD = frozenset(method for method, _ in METHODS.values())
+BY_KERNELS = frozenset({"maml", "multi_step", "first_order", "reptile"})  # the methods that these have
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,19 @@ class Implementation:
     options: Mapping[str, Any] = field(default_factory=dict)
     at_once: Literal["one", "chunk", "all", "own"] = "chunk"
     """How many tasks it computes together; own: as it likes, if nothing else is asked for."""
+    kernels: bool = False
+    """Whether it has our kernels on a GPU: these alone multiply in bf16, with everything else in float32."""
     alone: bool = False
     """Whether every row needs a process of its own, even on a GPU."""
     note: str = ""
 
     def serves(self, case: Case) -> bool:
-        return self.transfer is not None if is_transfer(case) else case.method in self.methods
+        if is_transfer(case):
+            return self.transfer is not None and case.precision != "bf16"
+        return case.method in self.methods and (case.precision != "bf16" or self.multiplies_in_bf16(case.method))
+
+    def multiplies_in_bf16(self, method: str) -> bool:
+        return self.kernels and method in BY_KERNELS
 
     @property
     def missing(self) -> str | None:
@@ -62,7 +70,7 @@ def is_transfer(case: Case) -> bool:
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "metastep": Implementation("ours", EVERY_METHOD, transfer="ours_transfer", at_once="own"),
+    "metastep": Implementation("ours", EVERY_METHOD, transfer="ours_transfer", at_once="own", kernels=True),
     "metastep-vmap": Implementation("ours", EVERY_METHOD, options={"mode": "vmap"}),
     "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
     "hand-loop": Implementation("hand_loop", transfer="hand_transfer", at_once="one"),

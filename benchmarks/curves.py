@@ -1,0 +1,61 @@
+"""Pictures of the curves of runs, a panel for each method or setting; called alone, of all files that there are."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from benchmarks import results
+from metastep.bench.plot import STYLE
+from metastep.bench.results import Row
+
+Curve = Sequence[Sequence[float]]  # points (x, y)
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+
+
+def draw_losses(rows: Sequence[Row], picture: Path) -> None:
+    methods = dict.fromkeys(row["method"] for row in rows)
+    panels = {m: {row["run"]: row["curve"] for row in rows if row["method"] == m} for m in methods}
+    draw(panels, len(panels), "loss on the queries", picture)
+
+
+def draw_accuracies(rows: Sequence[Row], picture: Path) -> None:
+    panels: dict[str, dict[str, Curve]] = {}
+    for row in rows:
+        if row["curve"]:
+            panels.setdefault(f"{row['setting']}, {row['method']}", {})[row["head"]] = row["curve"]
+    if panels:
+        draw(panels, min(4, len(panels)), "validation accuracy, %", picture)
+
+
+def draw(panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, picture: Path) -> None:
+    """`panels`: title -> label -> curve; a label has the same colour in all of them"""
+    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    rows = -(-len(panels) // columns)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        figure = Figure((3 * columns, 2.3 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+            for label, curve in curves.items():
+                colour = COLOURS[labels.index(label) % len(COLOURS)]
+                axes.plot(*zip(*curve, strict=True), color=colour, label=label, linewidth=1)
+            axes.set_title(title, loc="left")
+        for axes in grid[-1]:
+            axes.set_xlabel("iteration")
+        for axes in grid[:, 0]:
+            axes.set_ylabel(ylabel)
+        grid[0, 0].legend(fontsize=6, frameon=False)
+        figure.savefig(picture, metadata={"Date": None})
+
+
+def main() -> None:
+    """From the files alone, which may come from another machine"""
+    for what, drawn in {"same-path": draw_losses, "starts": draw_accuracies}.items():
+        for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
+            drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Tables of what `benchmarks.same_path` and `benchmarks.starts` wrote. A file that is not there has none."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import results
+from benchmarks.bench_tables import heading, line
+from benchmarks.provenance import provenance
+from metastep.bench.results import Row
+
+NEAR = 0.9  # of the best accuracy
+LEARNED = 1.5  # times chance
+
+
+def same_path(name: str) -> Iterator[str]:
+    content = _written(name)
+    if not content["rows"]:
+        return
+    yield provenance(content)
+    yield from heading(
+        "method", "run", "seconds", "losses apart by", "apart after", "accuracy, %", "±", "less plain", "±", words=2
+    )
+    for row in content["rows"]:
+        loss = [f"{row['distance']:.3f}", str(row["together_for"])]
+        better = [f"{row['difference']:+.1f}", f"{row['difference_interval']:.1f}"]
+        cells = [*loss, f"{row['accuracy']:.1f}", f"{row['interval']:.1f}", *better]
+        yield line(
+            row["method"], row["run"], f"{row['seconds']:.0f}", *(_blank(cells) if row["run"] == "plain" else cells)
+        )
+    yield from picture(name, "losses of the three runs")
+
+
+def _blank(cells: Sequence[str]) -> list[str]:
+    """The plain run has no distance from itself"""
+    return ["", "", *cells[2:4], "", ""]
+
+
+def starts(name: str) -> Iterator[str]:
+    content = _written(name)
+    rows = [row for row in content["rows"] if row["curve"]]
+    if not rows:
+        return
+    yield provenance(content)
+    yield from heading(
+        "setting", "method", "head", "iterations", "accuracy, %", "±", "near the best after", "first meta-gradient",
+        "loss before, after", "ways predicted", "features moved", words=3,
+    )  # fmt: skip
+    for row in rows:
+        first = f"{_number(row['loss_before'], '.2f')}, {_number(row['loss_after'], '.2f')}"
+        yield line(
+            row["setting"], row["method"], row["head"], f"{row['iterations']:,}", f"{row['curve'][-1][1]:.1f}",
+            f"{row['interval']:.1f}", near(row, rows), _number(row["gradient_norm"], ".3g"), first,
+            _number(row["ways_predicted"], ".0%"), _number(row["features_moved"], ".2g"),
+        )  # fmt: skip
+    yield from picture(name, "validation accuracy against iterations")
+
+
+def near(row: Row, rows: Sequence[Row]) -> str:
+    """Iterations to NEAR of the best accuracy that any start reached in its setting, by its method; none by chance"""
+    alike = [other for other in rows if (other["setting"], other["method"]) == (row["setting"], row["method"])]
+    best = max(accuracy for other in alike for _, accuracy in other["curve"])
+    enough = max(NEAR * best, LEARNED * 100 / row["ways"])
+    return next((f"{step:,}" for step, accuracy in row["curve"] if accuracy >= enough), "")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "not finite" if value is None else format(value, form)
+
+
+def picture(name: str, what: str) -> Iterator[str]:
+    path = results.picture_of(name.partition("/")[2])
+    if path.is_file():
+        yield f"\n![{what}](figures/{path.name})"
+
+
+def _written(name: str) -> dict[str, Any]:
+    return results.read(name) if results.file_of(name).exists() else {"rows": []}
