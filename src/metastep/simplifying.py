@@ -6,8 +6,8 @@ additions of zero. Here all that is equal becomes one, and what multiplies zeros
 
 What is left of convolutions is the least there can be. For each layer of the target: three for a gradient (y, dx, dw),
 six for a second-order product (two each for ẏ, dẋ, dẇ), two for a mixed part (ẏ); the pictures have no derivatives. For
-ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 138 and 124. Of the six, three are left where
-two that are added become one (`merging.py`).
+ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 138 and 124. Where two that are added become
+one (`merging.py`), a product takes as many as a gradient.
 """
 
 import operator
