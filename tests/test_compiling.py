@@ -160,6 +160,20 @@ def test_equal_operators_are_merged_and_others_are_not() -> None:
     assert nodes(lambda x: (torch.rand_like(x), torch.rand_like(x)), x.float())["aten.rand_like.default"] == 2
 
 
+def test_what_is_written_to_is_read_before_and_after() -> None:
+    """Equal operators are not equal where memory that they see, through any view, was written to between them"""
+
+    def step(state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        own = x.clone()
+        part = own.view(-1)[1:3]
+        before = own.sin(), part.sin()
+        part.add_(1)
+        return own.sin() + x.clone().sin(), torch.cat([part.sin(), part.view(1, 2).flatten().sin(), *before])
+
+    arguments = torch.zeros(1), torch.rand(4)
+    torch.testing.assert_close(compiled(step, arguments, as_traced)(*arguments), step(*arguments))
+
+
 def test_zeros_go() -> None:
     x = torch.rand(3, 3)
     assert not nodes(lambda x: x + x.mm(torch.zeros_like(x)), x)
