@@ -5,8 +5,11 @@ left in it; inductor makes few kernels of many small operators. What is traced d
 the step holds itself become inputs, so that inductor's cache, which stays between runs, serves other values of them.
 """
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from metastep.noise import recorded
-from metastep.simplifying import simplified
+from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
 
 Step = Callable[..., tuple[Any, Any]]
@@ -81,8 +84,8 @@ class Compiled:
 
 def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Step:
     """`step` for arguments shaped as `examples`"""
-    graph, held, spec = traced(step, examples)
-    with torch.no_grad():
+    with torch.no_grad(), _without_collecting():
+        graph, held, spec = traced(step, examples)
         run = backend(graph, [*tree_leaves(examples), *held])
 
     @torch.no_grad()
@@ -96,6 +99,7 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
     """(graph, held, spec): graph(*leaves of the arguments, *held) gives the leaves of a tree with this spec"""
     from torch._decomp import get_decompositions
     from torch._dispatch.python import enable_python_dispatcher  # BatchNorm then says which statistics it writes
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental.proxy_tensor import make_fx
 
     leaves, spec = tree_flatten(examples)
@@ -106,13 +110,27 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
         found.append(spec_of_outputs)
         return outputs
 
-    with torch.no_grad(), enable_python_dispatcher(), recorded():
-        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-        graph.graph.eliminate_dead_code()
+    trace = partial(make_fx, tracing_mode="fake")
+    lazily = _use_lazy_graph_module(True)  # no code is written for graphs that are not run
+    with torch.no_grad(), enable_python_dispatcher(), recorded(), lazily:
+        graph = trace(flat, _allow_non_fake_inputs=True)(*leaves)
+        merge_equal(graph.graph)  # half is left to trace again
         held = _lift(graph)
         apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
-        pure = make_fx(torch.func.functionalize(graph), apart, tracing_mode="fake")(*leaves, *held)
-    return simplified(pure), held, found[0]
+        pure = trace(torch.func.functionalize(graph), apart)(*leaves, *held)
+        return simplified(pure), held, found[0]
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Graphs are many objects, all in use: looking for garbage among them takes a tenth of the time"""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _lift(module: GraphModule) -> list[Tensor]:

@@ -6,7 +6,8 @@ additions of zero. Here all that is equal becomes one, and what multiplies zeros
 
 What is left of convolutions is the least there can be. For each layer of the target: three for a gradient (y, dx, dw),
 six for a second-order product (two each for ẏ, dẋ, dẇ), two for a mixed part (ẏ); the pictures have no derivatives. For
-ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 138 and 124.
+ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 138 and 124. Where two that are added
+become one (`merging.py`), a product takes as many as a gradient.
 """
 
 import operator
@@ -16,16 +17,19 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from metastep.errors import MetastepError
+from metastep.merging import merge_sums
+from metastep.trees import tree_leaves
 
 aten = torch.ops.aten
 
 _COPIES = (
     aten.alias, aten.detach, aten.reshape, aten.expand, aten.clone, aten._to_copy, aten.lift_fresh_copy,
 )  # fmt: skip
-_TOGETHER = torch.channels_last
+_CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,
@@ -42,31 +46,51 @@ _BILINEAR = (aten.mul, aten.mm)
 def simplified(module: GraphModule) -> GraphModule:
     """The same function; `module` must write to nothing, and is changed."""
     graph = module.graph
-    graph.eliminate_dead_code()
-    _free_layouts(graph)
-    _merge(graph)
+    merge_equal(graph)
+    merge_sums(graph)
     graph.eliminate_dead_code()
     _leave_out_gradients(graph)
-    _lay_out_weights(graph)
+    _lay_out(graph)
     graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
-def _free_layouts(graph: Graph) -> None:
+def merge_equal(graph: Graph) -> None:
+    """All that is equal becomes one, but for what has to do with memory that is written to"""
+    graph.eliminate_dead_code()
+    kept = _near_writes(graph)
+    _free_layouts(graph, kept)
+    _merge(graph, kept)
+    graph.eliminate_dead_code()
+
+
+def _near_writes(graph: Graph) -> set[Node]:
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    writing = [node for node in calls if isinstance(node.target, OpOverload) and node.target._schema.is_mutable]
+    written = {place for node in writing for each in node.all_input_nodes for place in _memory(each)}
+    return {node for node in calls for each in (node, *node.all_input_nodes) if written & _memory(each)}
+
+
+def _memory(node: Node) -> set[int]:
+    values = [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
+    return {value.untyped_storage()._cdata for value in values}
+
+
+def _free_layouts(graph: Graph, kept: set[Node]) -> None:
     """Nothing depends on how a tensor lies in memory any more: it is for the compiler to choose"""
     if any(_all(graph, aten.as_strided)):
         raise MetastepError("the step looks at the memory of a tensor (as_strided), whose layout would be free.")
     for node in _all(graph, aten.view, aten._unsafe_view):
-        if node.target is not aten.view.dtype:
+        if node.target is not aten.view.dtype and node not in kept:
             node.target = aten.reshape.default
 
 
-def _merge(graph: Graph) -> None:
+def _merge(graph: Graph, kept: set[Node]) -> None:
     seen: dict[object, Node] = {}
     zeros: set[Node] = set()
     for node in list(graph.nodes):
-        if node.op != "call_function" or _is_random(node):
+        if node.op != "call_function" or _is_random(node) or node in kept:
             continue
         if _is_zero(node, zeros):
             zeros.add(node)
@@ -168,22 +192,31 @@ def _leave_out_gradients(graph: Graph) -> None:
         node.update_arg(10, [bool(wanted) and i in read for i, wanted in enumerate(node.args[10])])  # type: ignore[arg-type]
 
 
-def _lay_out_weights(graph: Graph) -> None:
-    """Where pictures have their channels together, so have weights: once for each, not in every convolution"""
-    laid: dict[Node, Node] = {}
-    for node in list(_all(graph, aten.convolution, aten.convolution_backward)):
-        place = 1 if _is(node, aten.convolution) else 2
-        x, weight = node.args[place - 1 : place + 1]
-        if isinstance(x, Node) and isinstance(weight, Node) and _together(x) and not _together(weight):
-            if weight not in laid:
-                with graph.inserting_after(weight):
-                    laid[weight] = graph.call_function(aten.clone.default, (weight,), {"memory_format": _TOGETHER})
-            node.update_arg(place, laid[weight])
+def _lay_out(graph: Graph) -> None:
+    """Where pictures have their channels together, so has all that is convolved: once for each, not in every call"""
+    calls = [(node, 2 if _is(node, aten.convolution) else 3) for node in _all(graph, *_CONVOLUTIONS)]
+    if not any(_together(node.args[count - 2]) and not _in_order(node.args[count - 2]) for node, count in calls):
+        return
+    laid: dict[Any, Node] = {}
+    for node, count in calls:
+        for place, value in enumerate(node.args[:count]):
+            if not _together(value):
+                if value not in laid:
+                    laid[value] = _laid_out(graph, value)
+                node.update_arg(place, laid[value])
 
 
-def _together(node: Node) -> bool:
-    value = node.meta["val"]
-    return value.dim() == 4 and bool(value.is_contiguous(memory_format=_TOGETHER))
+def _laid_out(graph: Graph, value: Any) -> Node:
+    with graph.inserting_after(value):
+        return graph.call_function(aten.clone.default, (value,), {"memory_format": torch.channels_last})
+
+
+def _together(node: Any) -> bool:
+    return bool(node.meta["val"].is_contiguous(memory_format=torch.channels_last))
+
+
+def _in_order(node: Any) -> bool:
+    return bool(node.meta["val"].is_contiguous())
 
 
 def _all(graph: Graph, *packets: object) -> Iterator[Node]:
