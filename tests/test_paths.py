@@ -13,6 +13,7 @@ from metastep.fused.chain import chain_of
 from metastep.paths import in_one_pass, mapped, operators_for
 from metastep.trees import map_tree
 from tests.fused.helpers import Net, close
+from tests.helpers import relative_error
 
 NET = Net()
 
@@ -41,6 +42,22 @@ def test_what_is_written_out_by_hand_equals_the_mapped(method: Any, options: dic
     found, expected = (way(ms.parameters_of(module), tasks) for way in (gradient, other))
     close(found.grad, expected.grad, 1e-9)
     close(found.loss, expected.loss, 1e-9)
+
+
+@pytest.mark.parametrize(("method", "options"), SERVED)
+def test_mini_batches_of_the_support_are_the_same_either_way(method: Any, options: dict[str, Any]) -> None:
+    net = Net(ways=5, shots=2)
+    module, tasks = net.build(), net.tasks()
+    dynamics = ms.Adam(0.02, betas=(0.0, 0.999), eps=1e-4)
+    gradient = ms.meta_gradient(module, method, dynamics, 5, net.size, batch=4, **options)  # 4, 3 and 3 pictures
+    assert gradient.path == "derivatives by hand, in PyTorch (float64)"
+    problem = ms.few_shot(module, cross_entropy)
+    expected = ms.over_tasks(method(ms.in_batches(problem, 4), dynamics, 5, **options))
+    meta = ms.parameters_of(module)
+    found, whole = gradient(meta, tasks), ms.over_tasks(method(problem, dynamics, 5, **options))(meta, tasks)
+    close(found.grad, expected(meta, tasks).grad, 1e-9)
+    close(found.loss, expected(meta, tasks).loss, 1e-9)
+    assert relative_error(found.grad, whole.grad) > 1e-3
 
 
 @pytest.mark.parametrize(

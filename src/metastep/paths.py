@@ -21,7 +21,7 @@ from metastep.fused import Chain, NotAChainError, chain_of, fused_curvature, fus
 from metastep.fused.algebra import Operators
 from metastep.methods import Steps, fo_maml, maml, multi_step, reptile, truncated
 from metastep.modules import parameters_of
-from metastep.problems import accuracy, few_shot
+from metastep.problems import accuracy, few_shot, in_batches
 from metastep.tasks import over_tasks, require_finite
 from metastep.trees import Tree, is_number
 
@@ -57,6 +57,7 @@ class Asked(NamedTuple):
     steps: Steps
     size: int
     options: dict[str, Any]
+    batch: int | None = None  # pictures of the support in each window's mini-batch; all if left out
 
     @property
     def parameter(self) -> Tensor:
@@ -71,16 +72,19 @@ def meta_gradient(
     steps: Steps,
     size: int,
     chunk_size: int | None = None,
+    batch: int | None = None,
     **options: Any,
 ) -> MetaGradient:
     """The mean meta-gradient of few-shot classification of square pictures of `size`, by the fastest way.
 
     method: one of `metastep.methods`, such as `multi_step`; `options` are its own, such as window=4.
+    batch: pictures of the support in each window's mini-batch, see `in_batches`; all if left out.
     module: where its parameters are is where it is computed. On a GPU, products are in float32, tf32 or bf16 as
     `torch.set_float32_matmul_precision` says: "highest", "high" or "medium".
     """
-    estimator = method(few_shot(module, cross_entropy, {"accuracy": accuracy}), dynamics, steps, **options)
-    found = fastest(Asked(module, method, dynamics, steps, size, options), estimator, chunk_size)
+    problem = few_shot(module, cross_entropy, {"accuracy": accuracy})
+    estimator = method(in_batches(problem, batch) if batch else problem, dynamics, steps, **options)
+    found = fastest(Asked(module, method, dynamics, steps, size, options, batch), estimator, chunk_size)
 
     def checked(meta: Tree, tasks: Any) -> Estimate:
         result = found(meta, tasks)
@@ -115,7 +119,10 @@ def by_hand(
 ) -> MetaGradient:
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
     second = {} if asked.method in (fo_maml, reptile) else {"curvature": fused_curvature(chain, operators)}
-    fused_estimator = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
+    problem = fused_problem(chain, operators)
+    if asked.batch:
+        problem = in_batches(problem, asked.batch, axis=1)
+    fused_estimator = asked.method(problem, dynamics, asked.steps, **(asked.options | second))
     estimate = fused_over_tasks(chain, fused_estimator, chunk_size, apart=asked.method is reptile)
     return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
 

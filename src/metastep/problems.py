@@ -36,6 +36,26 @@ def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
     return windows
 
 
+def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
+    """Each window follows a mini-batch of the support (x, y): every n-th picture, one window after the other.
+
+    Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
+    axis: where pictures are counted; 1 if all tasks are stacked.
+    """
+
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        n = -(-task.support[1].shape[axis] // size)  # batches in one pass over the support
+        batches = [map_tree(lambda x, i=i: _every(x, n, i, axis), task.support) for i in range(n)]
+        return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
+
+    return problem._replace(windows=windows)
+
+
+def _every(x: Tensor, n: int, first: int, axis: int) -> Tensor:
+    """x[first::n] along an axis, as one piece of memory: kernels read pictures one after the other"""
+    return x[(slice(None),) * axis + (slice(first, None, n),)].contiguous()
+
+
 def few_shot(
     module: nn.Module, loss: Callable[[Any, Any], Tensor], metrics: Mapping[str, Metric] | None = None
 ) -> Problem:
