@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from metastep.errors import MetastepError
 from metastep.modules import parameters_of
-from metastep.nets.blocks import ShiftNorm
+from metastep.nets.blocks import SamePad, ShiftNorm
 
 
 class NotAChainError(MetastepError):
@@ -38,13 +38,18 @@ class Block(NamedTuple):
     out_size: int  # after the convolution
     kernel: int
     stride: int
-    padding: int
+    padding: int  # before; behind, as much as `out_size` needs
     eps: float
     weight: Slot  # (kernel · kernel · inputs, outputs): the rows in the order of a patch, channels last
     bias: Slot | None  # BatchNorm takes it away again: its gradient is 0
     scale: Slot | None  # None: 1
     shift: Slot
     pool: int = 1  # side of the windows that the largest is taken of
+
+    @property
+    def behind(self) -> int:
+        """Rows and columns of zeros that the last patch sees"""
+        return max(0, (self.out_size - 1) * self.stride + self.kernel - self.padding - self.size)
 
     @property
     def seen_size(self) -> int:
@@ -118,9 +123,10 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     steps = list(_steps(module))
     layout, blocks, head = _Layout(), [], None
     while steps:
+        around, steps = _around(steps, size)
         kinds = [type(part) for _, part in steps[:3]]
         if kinds in ([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], [nn.Conv2d, ShiftNorm, nn.ReLU]):
-            block, steps = _block(layout, steps[:3], size), steps[3:]
+            block, steps = _block(layout, steps[:3], size, around), steps[3:]
             if steps and isinstance(steps[0][1], nn.MaxPool2d):
                 block, steps = block._replace(pool=_pool(*steps[0])), steps[1:]
             blocks.append(block)
@@ -167,7 +173,7 @@ def _steps(module: nn.Module) -> Iterator[Step]:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, ShiftNorm) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (ShiftNorm, SamePad)) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _step(module: nn.Module, node: fx.Node) -> Step:
@@ -180,7 +186,20 @@ def _step(module: nn.Module, node: fx.Node) -> Step:
     raise NotAChainError(f"{node.name} is no layer that is known here")
 
 
-def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
+def _around(steps: list[Step], size: int) -> tuple[tuple[int, int], list[Step]]:
+    """Zeros before and behind by a layer of its own in front of a convolution, and the steps after that layer"""
+    (name, pad), *rest = steps
+    if not isinstance(pad, SamePad | nn.ZeroPad2d) or not rest or not isinstance(rest[0][1], nn.Conv2d):
+        return (0, 0), steps
+    if isinstance(pad, SamePad):
+        return pad.around(size), rest
+    left, right, top, bottom = pad.padding
+    if (left, right) != (top, bottom) or min(left, right) < 0:
+        raise NotAChainError(f"{name} pads rows and columns differently, or crops")
+    return (left, right), rest
+
+
+def _block(layout: _Layout, steps: list[Step], size: int, around: tuple[int, int]) -> Block:
     (conv_name, conv), (norm_name, norm), _ = steps
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d | ShiftNorm)
@@ -194,10 +213,10 @@ def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
         inputs,
         outputs,
         size,
-        (size + 2 * padding - kernel) // stride + 1,
+        (size + sum(around) + 2 * padding - kernel) // stride + 1,
         kernel,
         stride,
-        padding,
+        around[0] + padding,
         norm.eps,
         layout.slot(f"{conv_name}.weight", (kernel * kernel * inputs, outputs)),
         None if conv.bias is None else layout.slot(f"{conv_name}.bias", (outputs,)),

@@ -184,9 +184,9 @@ def _input_columns(block: Block, before: Layer | Tensor) -> Pair:
 
 def to_columns(block: Block, a: Tensor) -> Tensor:
     """The patch that each output position sees: (tasks, rows, kernel · kernel · channels)"""
-    p, k, s, n = block.padding, block.kernel, block.stride, block.size
+    (p, q), k, s, n = (block.padding, block.behind), block.kernel, block.stride, block.size
     pictures = a.view(a.shape[0], -1, n, n, block.inputs)
-    patches = F.pad(pictures, (0, 0, p, p, p, p)).unfold(2, k, s).unfold(3, k, s)
+    patches = F.pad(pictures, (0, 0, p, q, p, q)).unfold(2, k, s).unfold(3, k, s)
     return patches.permute(0, 1, 2, 3, 5, 6, 4).reshape(a.shape[0], -1, k * k * block.inputs)
 
 
@@ -194,7 +194,8 @@ def from_columns(block: Block, columns: Tensor) -> Tensor:
     """The transpose of `to_columns`: every entry is added where it was read"""
     p, k, s, n, size = block.padding, block.kernel, block.stride, block.out_size, block.size
     patches = columns.view(columns.shape[0], -1, n, n, k, k, block.inputs)
-    padded = columns.new_zeros(*patches.shape[:2], size + 2 * p, size + 2 * p, block.inputs)
+    whole = p + size + block.behind
+    padded = columns.new_zeros(*patches.shape[:2], whole, whole, block.inputs)
     for i in range(k):
         for j in range(k):
             padded[:, :, i : i + s * n : s, j : j + s * n : s] += patches[:, :, :, :, i, j]
