@@ -29,6 +29,8 @@ SERVED: list[tuple[Any, dict[str, Any]]] = [
     (ms.fo_maml, {}),
     (ms.reptile, {}),
     (ms.maml, {"curvature": ms.exact}),
+    (ms.imaml, {}),
+    (ms.imaml, {"strength": 0.5, "solver": ms.conjugate_gradient(3), "window": 2}),
 ]
 
 
@@ -63,8 +65,8 @@ def test_mini_batches_of_the_support_are_the_same_either_way(method: Any, option
 @pytest.mark.parametrize(
     ("method", "dynamics", "options", "reason"),
     [
-        (ms.imaml, ms.SGD(0.1), {}, "imaml is not written out by hand"),
-        (ms.hf_maml, ms.SGD(0.1), {}, "hf_maml is not"),
+        (ms.imaml, ms.SGD(0.1), {"solver": ms.neumann(3, 0.1)}, "another solver was asked for, which may mix tasks"),
+        (ms.hf_maml, ms.SGD(0.1), {}, "hf_maml is not written out by hand"),
         (ms.anil, ms.SGD(0.1), {"head": head}, "anil is not"),
         (ms.maml, ms.SGD(0.1), {"curvature": exact_reverse}, "another curvature"),
         (ms.maml, ms.SGD(lambda meta, step: 0.1), {}, "inner rates are not one number each"),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metastep.by_hand import ByHand, pulled_by_hand
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable
@@ -116,11 +117,14 @@ def proximal(problem: Problem, strength: float) -> Problem:
         raise MetastepError(f"strength = {strength}: the proximal term must pull, so it must be above 0.")
 
     def pulled(loss: Loss, task: Any) -> Loss:
+        def start(meta: Tree) -> Tree:
+            return _params(problem.start(meta, task))
+
         def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
-            away = subtract(params, _params(problem.start(meta, task)))
+            away = subtract(params, start(meta))
             return loss(params, meta, batch) + strength / 2 * dot(away, away)
 
-        return regularised
+        return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 
     return _with_losses(problem, pulled)
 

@@ -116,7 +116,7 @@ def repeated() -> nn.Module:
         (changed(lambda net: (net.pop(3), net.pop(2))), "does not end with a linear head"),
         (changed(lambda net: net.register_forward_hook(print)), "hooks"),
         (changed(lambda net: net.__setitem__(3, nn.Linear(20, 3, bias=False))), "has no bias"),
-        (changed(lambda net: block(net).insert(0, nn.ZeroPad2d((0, 1, 0, 2)))), "0.0 pads rows and columns differently"),
+        (changed(lambda net: block(net).insert(0, nn.ZeroPad2d((0, 1, 0, 2)))), "pads rows and columns differently"),
         (changed(lambda net: block(net).insert(0, nn.ZeroPad2d(-1))), "or crops"),
         (changed(lambda net: block(net).insert(1, SamePad())), "Conv2d → SamePad → BatchNorm2d"),
         (changed(lambda net: net.insert(2, nn.ZeroPad2d(1))), "ZeroPad2d → Flatten → Linear"),

@@ -114,7 +114,8 @@ def sums_joined_by(number: int) -> Iterator[None]:
 def require_same_sweep(net: "Net", name: str, options: dict[str, int], steps: int) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Whole meta-gradients: the first window starts from one θ for all tasks, the others from φ of each"""
     import metastep as ms
-    from metastep.fused import chain_of, fused_curvature, fused_over_tasks, fused_problem, plain
+    from metastep.by_hand import curvature_by_hand
+    from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain
     from metastep.fused.dynamics import FusedSGD
     from metastep.fused.launch import TritonOperators
 
@@ -123,8 +124,8 @@ def require_same_sweep(net: "Net", name: str, options: dict[str, int], steps: in
     single = {name: p.float() for name, p in meta.items()}, ms.Task(*((x.float(), y) for x, y in tasks))
 
     def meta_gradient(operators: object, sgd: type[ms.SGD], meta: object, tasks: object) -> dict[str, torch.Tensor]:
-        problem, curvature = fused_problem(chain, operators), fused_curvature(chain, operators)  # type: ignore[arg-type]
-        estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), steps, curvature=curvature, **options)
+        problem = fused_problem(chain, operators)  # type: ignore[arg-type]
+        estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), steps, curvature=curvature_by_hand, **options)
         return fused_over_tasks(chain, estimator)(meta, tasks).grad  # type: ignore[arg-type, return-value]
 
     expected = meta_gradient(plain, ms.SGD, meta, tasks)
