@@ -45,26 +45,26 @@ def test_every_preset_makes_a_meta_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_which_presets_are_differentiated_by_hand(name: str) -> None:
+def test_every_preset_is_differentiated_by_hand(name: str) -> None:
     config = replace(shrunk(PRESETS[name]), device="cpu")
-    path = gradient_of(config, Learner.fresh(config)).path
-    if name.startswith("miniimagenet") and name.endswith("reptile"):
-        assert path.endswith("Conv2d → BatchNorm2d → MaxPool2d is no block of a chain")
-    else:
-        assert path == "derivatives by hand, in PyTorch (float32)"
+    assert gradient_of(config, Learner.fresh(config)).path == "derivatives by hand, in PyTorch (float32)"
 
 
-@pytest.mark.parametrize("name", ["omniglot-5w1s-reptile", "omniglot-20w5s-imaml", "glyphs-5w5s-reptile"])
+@pytest.mark.parametrize("name", ["omniglot-5w1s-reptile", "omniglot-20w5s-imaml", "miniimagenet-5w1s-reptile"])
 def test_published_recipes_are_the_same_by_hand_and_by_autograd(name: str) -> None:
     config = shrunk(PRESETS[name])
     data, inner = replace(config.data, shots=3, queries=2), config.inner
     config = replace(config, data=data, precision="float64", inner=replace(inner, batch=inner.batch and 4))  # 3, 3, 3
     learner = Learner.fresh(config)
-    images = torch.randint(0, 256, (4, 5, 1, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    shape = (4, 5, config.net.channels, config.net.size, config.net.size)
+    images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     support, query = ((x.double(), y) for x, y in draw(images, config.train_episodes, 0, 0, 3))
     by_hand = gradient_of(config, learner)
     assert by_hand.path == "derivatives by hand, in PyTorch (float64)"
     ways = (by_hand, over_tasks(by_hand.estimator))
     found, expected = (way(learner.meta, Task(support, query)) for way in ways)
-    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-9)
+    for name, value in expected.grad.items():
+        # Before BatchNorm: 0 by hand, rounding by autograd, which Adam enlarges
+        no_use = name.endswith("bias") and expected.grad[name.replace("bias", "weight")].dim() == 4
+        torch.testing.assert_close(found.grad[name], value, rtol=1e-9, atol=1e-6 if no_use else 1e-9)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)

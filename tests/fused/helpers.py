@@ -23,6 +23,7 @@ class Net(NamedTuple):
     eps: float = 1e-5
     bias: bool = True
     pool: int = 1
+    edge: bool = False  # pooling keeps what is left over, and comes before ReLU
     shift_only: bool = False
     same: bool = False  # TensorFlow's padding, by a layer of its own
     behind: int = 0  # zeros by a layer of its own
@@ -33,7 +34,8 @@ class Net(NamedTuple):
         sizes = [self.size]
         for _ in self.filters:
             around = sum(SamePad.around(sizes[-1])) if self.same else self.behind
-            sizes.append(((sizes[-1] + around + 2 * self.padding - self.kernel) // self.stride + 1) // self.pool)
+            made = (sizes[-1] + around + 2 * self.padding - self.kernel) // self.stride + 1
+            sizes.append(-(-made // self.pool) if self.edge else made // self.pool)
         return sizes
 
     def build(self, seed: int = 0) -> nn.Sequential:
@@ -46,8 +48,9 @@ class Net(NamedTuple):
                 ShiftNorm(o, self.eps)
                 if self.shift_only
                 else nn.BatchNorm2d(o, eps=self.eps, track_running_stats=False),
+                *([nn.MaxPool2d(self.pool, ceil_mode=True)] if self.edge else []),
                 nn.ReLU(),
-                *([nn.MaxPool2d(self.pool)] if self.pool > 1 else []),
+                *([nn.MaxPool2d(self.pool)] if self.pool > 1 and not self.edge else []),
             )
             for i, o in zip((self.channels, *self.filters), self.filters, strict=False)
         ]
@@ -89,6 +92,8 @@ NETS: dict[str, Net] = {
     "zeros behind that are seen": Net(size=8, behind=1),
     "zeros behind, some not seen": Net(size=7, kernel=2, padding=0, behind=2),
     "zeros behind, pooled": Net(stride=1, pool=2, size=6, behind=2),
+    "pooled with the edge": Net(stride=1, pool=2, size=9, edge=True),  # 9, 5, 3
+    "pooled by threes with the edge": Net(stride=1, pool=3, size=11, edge=True),
     "as Finn's for miniImageNet": Net(stride=1, pool=2, size=10, channels=3, shift_only=True, eps=1e-3),
 }
 

@@ -49,13 +49,13 @@ def main() -> None:
     require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL)
     require_same(Net(ways=2, shots=2, size=5, filters=(16, 16), stride=1, padding=0), **tiles_of(16))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
-    # other zeros behind than before: TensorFlow's, of an even and of an odd size; those of a layer of their own
+    # other zeros behind than before: TensorFlow's, of an even and of an odd size
     same = Net(ways=2, shots=2, size=6, filters=(16, 16), padding=0, same=True)
     require_same(same)
-    require_same(pooled._replace(filters=(16, 16), size=4, behind=2))
     # as Finn's for miniImageNet, with an odd edge; other windows and a scale; windows of which several are the largest
     finn = pooled._replace(channels=3, size=7, filters=(16, 32), shift_only=True, eps=1e-3)
     require_same(finn)
+    require_same(pooled._replace(size=6, filters=(16, 16), behind=1, edge=True))  # 7, 4, 5, 3
     with sums_joined_by(2):
         require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL)
     require_same(pooled, flat_patches=4)

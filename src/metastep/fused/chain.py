@@ -30,7 +30,7 @@ class Slot(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling"""
+    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling; before ReLU it is the same"""
 
     inputs: int
     outputs: int
@@ -45,6 +45,7 @@ class Block(NamedTuple):
     scale: Slot | None  # None: 1
     shift: Slot
     pool: int = 1  # side of the windows that the largest is taken of
+    keeps_edge: bool = False  # whether what is left over at the edge is a smaller window, or in none
 
     @property
     def behind(self) -> int:
@@ -54,7 +55,7 @@ class Block(NamedTuple):
     @property
     def seen_size(self) -> int:
         """Of what the next block sees"""
-        return self.out_size // self.pool
+        return (self.out_size + (self.pool - 1 if self.keeps_edge else 0)) // self.pool
 
 
 class Head(NamedTuple):
@@ -124,11 +125,13 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     layout, blocks, head = _Layout(), [], None
     while steps:
         around, steps = _around(steps, size)
+        if [type(part) for _, part in steps[2:4]] == [nn.MaxPool2d, nn.ReLU]:
+            steps = [*steps[:2], steps[3], steps[2], *steps[4:]]
         kinds = [type(part) for _, part in steps[:3]]
         if kinds in ([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], [nn.Conv2d, ShiftNorm, nn.ReLU]):
             block, steps = _block(layout, steps[:3], size, around), steps[3:]
             if steps and isinstance(steps[0][1], nn.MaxPool2d):
-                block, steps = block._replace(pool=_pool(*steps[0])), steps[1:]
+                block, steps = _pooled(block, *steps[0]), steps[1:]
             blocks.append(block)
             size = block.seen_size
         elif kinds == [nn.Flatten, nn.Linear] and blocks:
@@ -225,12 +228,12 @@ def _block(layout: _Layout, steps: list[Step], size: int, around: tuple[int, int
     )
 
 
-def _pool(name: str, pool: nn.Module) -> int:
+def _pooled(block: Block, name: str, pool: nn.Module) -> Block:
     assert isinstance(pool, nn.MaxPool2d)
     side = pool.kernel_size
-    if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1) or pool.ceil_mode:
+    if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1):
         raise NotAChainError(f"{name} is not a max-pooling of square windows side by side")
-    return side
+    return block._replace(pool=side, keeps_edge=pool.ceil_mode)
 
 
 def _square(conv: nn.Conv2d, option: str) -> int:

@@ -77,7 +77,8 @@ def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor |
     """The largest a of each window, ȧ there, and where that is"""
     if block.pool == 1:
         return (a, a_t), None
-    largest, places = F.max_pool2d(_maps(a, block.out_size), block.pool, return_indices=True)
+    maps = _maps(a, block.out_size)
+    largest, places = F.max_pool2d(maps, block.pool, ceil_mode=block.keeps_edge, return_indices=True)
     a_t = None if a_t is None else _rows(_maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
     return (_rows(largest.flatten(2), a), a_t), places
 
