@@ -63,8 +63,8 @@ def test_published_recipes_are_the_same_by_hand_and_by_autograd(name: str) -> No
     assert by_hand.path == "derivatives by hand, in PyTorch (float64)"
     ways = (by_hand, over_tasks(by_hand.estimator))
     found, expected = (way(learner.meta, Task(support, query)) for way in ways)
-    for name, value in expected.grad.items():
+    for parameter, value in expected.grad.items():
         # Before BatchNorm: 0 by hand, rounding by autograd, which Adam enlarges
-        no_use = name.endswith("bias") and expected.grad[name.replace("bias", "weight")].dim() == 4
-        torch.testing.assert_close(found.grad[name], value, rtol=1e-9, atol=1e-6 if no_use else 1e-9)
+        no_use = parameter.endswith("bias") and expected.grad[parameter.replace("bias", "weight")].dim() == 4
+        torch.testing.assert_close(found.grad[parameter], value, rtol=1e-9, atol=1e-6 if no_use else 1e-9)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)
