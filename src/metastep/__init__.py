@@ -40,6 +40,7 @@ from metastep.problems import (
     beside_rates,
     every_window,
     few_shot,
+    in_batches,
     proximal,
     with_rates,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "hf_maml",
     "imaml",
     "implicit",
+    "in_batches",
     "into_optimizer",
     "maml",
     "maml_pp",

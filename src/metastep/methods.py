@@ -64,7 +64,7 @@ def imaml(
             "Set weight_decay=0, or add the penalty to the inner loss."
         )
     loop = InnerLoop(proximal(problem, strength), dynamics, window_lengths(steps, window))
-    return implicit(loop, solver or conjugate_gradient(5), curvature)
+    return implicit(loop, solver or conjugate_gradient(), curvature)
 
 
 def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 0.1, window: int = 1) -> Estimator:

@@ -6,6 +6,7 @@ why.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -13,17 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from metastep.by_hand import curvature_by_hand
 from metastep.curvature import exact
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
-from metastep.fused import Chain, NotAChainError, chain_of, fused_curvature, fused_over_tasks, fused_problem, plain
+from metastep.fused import Chain, NotAChainError, chain_of, dot_of_each, fused_over_tasks, fused_problem, plain
 from metastep.fused.algebra import Operators
-from metastep.methods import Steps, fo_maml, maml, multi_step, reptile, truncated
+from metastep.methods import Steps, fo_maml, imaml, maml, multi_step, reptile, truncated
 from metastep.modules import parameters_of
-from metastep.problems import accuracy, few_shot
+from metastep.problems import accuracy, few_shot, in_batches
+from metastep.solvers import ConjugateGradient, conjugate_gradient
 from metastep.tasks import over_tasks, require_finite
-from metastep.trees import Tree, is_number
+from metastep.trees import Tree, dot, is_number
 
 Method = Callable[..., Estimator]
 
@@ -57,6 +60,12 @@ class Asked(NamedTuple):
     steps: Steps
     size: int
     options: dict[str, Any]
+    batch: int | None = None  # pictures of the support in each window's mini-batch; all if left out
+
+    @property
+    def solver(self) -> Any:
+        """iMAML's"""
+        return self.options.get("solver") or conjugate_gradient()
 
     @property
     def parameter(self) -> Tensor:
@@ -71,16 +80,19 @@ def meta_gradient(
     steps: Steps,
     size: int,
     chunk_size: int | None = None,
+    batch: int | None = None,
     **options: Any,
 ) -> MetaGradient:
     """The mean meta-gradient of few-shot classification of square pictures of `size`, by the fastest way.
 
     method: one of `metastep.methods`, such as `multi_step`; `options` are its own, such as window=4.
+    batch: pictures of the support in each window's mini-batch, see `in_batches`; all if left out.
     module: where its parameters are is where it is computed. On a GPU, products are in float32, tf32 or bf16 as
     `torch.set_float32_matmul_precision` says: "highest", "high" or "medium".
     """
-    estimator = method(few_shot(module, cross_entropy, {"accuracy": accuracy}), dynamics, steps, **options)
-    found = fastest(Asked(module, method, dynamics, steps, size, options), estimator, chunk_size)
+    problem = few_shot(module, cross_entropy, {"accuracy": accuracy})
+    estimator = method(in_batches(problem, batch) if batch else problem, dynamics, steps, **options)
+    found = fastest(Asked(module, method, dynamics, steps, size, options, batch), estimator, chunk_size)
 
     def checked(meta: Tree, tasks: Any) -> Estimate:
         result = found(meta, tasks)
@@ -114,19 +126,31 @@ def by_hand(
     asked: Asked, estimator: Estimator, chunk_size: int | None, chain: Chain, operators: Operators, how: str
 ) -> MetaGradient:
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
-    second = {} if asked.method in (fo_maml, reptile) else {"curvature": fused_curvature(chain, operators)}
-    fused_estimator = asked.method(fused_problem(chain, operators), dynamics, asked.steps, **(asked.options | second))
+    problem = fused_problem(chain, operators)
+    if asked.batch:
+        problem = in_batches(problem, asked.batch, axis=1)
+    fused_estimator = asked.method(problem, dynamics, asked.steps, **(asked.options | second_order(asked)))
     estimate = fused_over_tasks(chain, fused_estimator, chunk_size, apart=asked.method is reptile)
     return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
+
+
+def second_order(asked: Asked) -> dict[str, Any]:
+    """Options of the method by which tasks in one tensor stay apart, and products are made by hand"""
+    if asked.method in (fo_maml, reptile):
+        return {}
+    solver = {"solver": replace(asked.solver, dot=dot_of_each)} if asked.method is imaml else {}
+    return {"curvature": curvature_by_hand, **solver}
 
 
 def require_served(asked: Asked) -> None:
     """All tasks are one vector here: what mixes its entries, or looks for them by name, cannot be served"""
     method, dynamics = asked.method, asked.dynamics
-    if method not in (maml, multi_step, truncated, fo_maml, reptile):
+    if method not in (maml, multi_step, truncated, fo_maml, reptile, imaml):
         raise NotFusedError(f"{getattr(method, '__name__', method)} is not written out by hand")
     if asked.options.get("curvature", exact) is not exact:
         raise NotFusedError("another curvature was asked for")
+    if type(asked.solver) is not ConjugateGradient or asked.solver.dot is not dot:
+        raise NotFusedError("another solver was asked for, which may mix tasks")
     if type(dynamics) not in (SGD, Adam, RMSprop):
         raise NotFusedError(f"{type(dynamics).__name__} may look at several entries at once")
     if not all(is_number(rate) or (isinstance(rate, Tensor) and rate.dim() == 0) for rate in _rates(dynamics)):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metastep.by_hand import ByHand, pulled_by_hand
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable
@@ -34,6 +35,26 @@ def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
         return [Window(loss, batch, n) for batch, n in zip(task.support, lengths, strict=True)]
 
     return windows
+
+
+def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
+    """Each window follows a mini-batch of the support (x, y): every n-th picture, one window after the other.
+
+    Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
+    axis: where pictures are counted; 1 if all tasks are stacked.
+    """
+
+    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
+        n = -(-task.support[1].shape[axis] // size)  # batches in one pass over the support
+        batches = [map_tree(lambda x, i=i: _every(x, n, i, axis), task.support) for i in range(n)]
+        return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
+
+    return problem._replace(windows=windows)
+
+
+def _every(x: Tensor, n: int, first: int, axis: int) -> Tensor:
+    """x[first::n] along an axis, as one piece of memory: kernels read pictures one after the other"""
+    return x[(slice(None),) * axis + (slice(first, None, n),)].contiguous()
 
 
 def few_shot(
@@ -96,11 +117,14 @@ def proximal(problem: Problem, strength: float) -> Problem:
         raise MetastepError(f"strength = {strength}: the proximal term must pull, so it must be above 0.")
 
     def pulled(loss: Loss, task: Any) -> Loss:
+        def start(meta: Tree) -> Tree:
+            return _params(problem.start(meta, task))
+
         def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
-            away = subtract(params, _params(problem.start(meta, task)))
+            away = subtract(params, start(meta))
             return loss(params, meta, batch) + strength / 2 * dot(away, away)
 
-        return regularised
+        return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 
     return _with_losses(problem, pulled)
 

@@ -1,6 +1,7 @@
 """Linear systems with a matrix known only by its products: Hx = b."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,20 +12,25 @@ from metastep.trees import Tree, add, add_scaled, dot, scale, zeros_like
 Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x with Hx ≈ b
 
 
-def conjugate_gradient(steps: int = 5) -> Solver:
-    require_positive(steps=steps)
+@dataclass(frozen=True)
+class ConjugateGradient:
+    steps: int
+    dot: Callable[[Tree, Tree], Tensor] = dot  # of several systems in one tree, a column with one number for each
 
-    def solve(matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
-        x, r, p, rr = zeros_like(b), b, b, dot(b, b)
-        for _ in range(steps):
+    def __call__(self, matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
+        x, r, p, rr = zeros_like(b), b, b, self.dot(b, b)
+        for _ in range(self.steps):
             hp = matvec(p)
-            alpha = _ratio(rr, dot(p, hp))
+            alpha = _ratio(rr, self.dot(p, hp))
             x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
-            before, rr = rr, dot(r, r)
+            before, rr = rr, self.dot(r, r)
             p = add_scaled(r, _ratio(rr, before), p)
         return x
 
-    return solve
+
+def conjugate_gradient(steps: int = 5) -> ConjugateGradient:
+    require_positive(steps=steps)
+    return ConjugateGradient(steps)
 
 
 def neumann(steps: int, rate: float) -> Solver:

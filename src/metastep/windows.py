@@ -99,10 +99,10 @@ def window_lengths(steps: int | Sequence[int], window: int = 1) -> tuple[int, ..
 
 
 def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
-    """∂L/∂φ: the only expensive call of a window on the way forward; a loss may bring its own, which knows no θ"""
+    """∂L/∂φ: the only expensive call of a window on the way forward; a loss may bring its own"""
     count_gradient()
-    by_hand = getattr(window.loss, "gradient", None)
-    return by_hand(params, window.batch) if by_hand else grad(scalar(window.loss))(params, meta, window.batch)
+    gradient = getattr(window.loss, "gradient", None) or grad(scalar(window.loss))
+    return gradient(params, meta, window.batch)
 
 
 def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:

@@ -104,7 +104,7 @@ def test_every_one_takes_steps(name: str) -> None:
 def test_ours_is_what_training_does(label: str) -> None:
     step = ours.step(case_for(label), CPU)
     step()
-    by_hand = label in ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "reptile")
+    by_hand = label in ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "reptile", "imaml")
     assert isinstance(step, ours.Trained)
     assert step.path.startswith("derivatives by hand" if by_hand else "autograd, mapped over 4 tasks")
     assert measure(case_for(label), CPU, 1).path == step.path

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from metastep.errors import MetastepError
-from metastep.fewshot.building import build, in_batches, params_of
+from metastep.fewshot.building import build, params_of
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.train import train
+from metastep.problems import in_batches
 from metastep.runs import CheckpointError
 from metastep.trees import tree_leaves
 from metastep.windows import Task

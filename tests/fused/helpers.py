@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import metastep as ms
-from metastep.nets.blocks import ShiftNorm
+from metastep.nets.blocks import SamePad, ShiftNorm
 
 
 class Net(NamedTuple):
@@ -23,26 +23,34 @@ class Net(NamedTuple):
     eps: float = 1e-5
     bias: bool = True
     pool: int = 1
+    edge: bool = False  # pooling keeps what is left over, and comes before ReLU
     shift_only: bool = False
+    same: bool = False  # TensorFlow's padding, by a layer of its own
+    behind: int = 0  # zeros by a layer of its own
 
     @property
     def sizes(self) -> list[int]:
         """Of the pictures and of what each block makes of them"""
         sizes = [self.size]
         for _ in self.filters:
-            sizes.append(((sizes[-1] + 2 * self.padding - self.kernel) // self.stride + 1) // self.pool)
+            around = sum(SamePad.around(sizes[-1])) if self.same else self.behind
+            made = (sizes[-1] + around + 2 * self.padding - self.kernel) // self.stride + 1
+            sizes.append(-(-made // self.pool) if self.edge else made // self.pool)
         return sizes
 
     def build(self, seed: int = 0) -> nn.Sequential:
         torch.manual_seed(seed)
         blocks = [
             nn.Sequential(
+                *([SamePad()] if self.same else []),
+                *([nn.ZeroPad2d((0, self.behind, 0, self.behind))] if self.behind else []),
                 nn.Conv2d(i, o, self.kernel, self.stride, self.padding, bias=self.bias),
                 ShiftNorm(o, self.eps)
                 if self.shift_only
                 else nn.BatchNorm2d(o, eps=self.eps, track_running_stats=False),
+                *([nn.MaxPool2d(self.pool, ceil_mode=True)] if self.edge else []),
                 nn.ReLU(),
-                *([nn.MaxPool2d(self.pool)] if self.pool > 1 else []),
+                *([nn.MaxPool2d(self.pool)] if self.pool > 1 and not self.edge else []),
             )
             for i, o in zip((self.channels, *self.filters), self.filters, strict=False)
         ]
@@ -78,6 +86,14 @@ NETS: dict[str, Net] = {
     "pooled": Net(stride=1, pool=2, size=9),
     "pooled by threes": Net(stride=1, pool=3, size=20),
     "shifted only": Net(shift_only=True, eps=1e-3),
+    "same padding, even and odd": Net(size=10, padding=0, same=True),  # 10, 5, 3
+    "same padding, Reptile's sizes": Net(size=28, padding=0, same=True, filters=(4, 4, 4, 4), eps=1e-3),
+    "same padding beside a convolution's": Net(size=7, same=True),
+    "zeros behind that are seen": Net(size=8, behind=1),
+    "zeros behind, some not seen": Net(size=7, kernel=2, padding=0, behind=2),
+    "zeros behind, pooled": Net(stride=1, pool=2, size=6, behind=2),
+    "pooled with the edge": Net(stride=1, pool=2, size=9, edge=True),  # 9, 5, 3
+    "pooled by threes with the edge": Net(stride=1, pool=3, size=11, edge=True),
     "as Finn's for miniImageNet": Net(stride=1, pool=2, size=10, channels=3, shift_only=True, eps=1e-3),
 }
 

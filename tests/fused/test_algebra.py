@@ -9,9 +9,10 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
+from metastep.by_hand import curvature_by_hand
 from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain, problem
 from metastep.fused.algebra import differentiate
-from metastep.fused.problem import fused_curvature, tasks_at_a_time
+from metastep.fused.problem import tasks_at_a_time
 from metastep.nets import Conv4
 from metastep.trees import map_tree
 from tests.fused.helpers import NETS, Net, close
@@ -80,7 +81,7 @@ def both(net: Net, method: str, dynamics: ms.Dynamics, chunk: int | None = None)
     """By hand, and by vmap and autograd"""
     module, tasks = net.build(), net.tasks()
     chain, meta = chain_of(module, net.size), ms.parameters_of(module)
-    by_hand = METHODS[method](fused_problem(chain, plain), dynamics, curvature=fused_curvature(chain, plain))
+    by_hand = METHODS[method](fused_problem(chain, plain), dynamics, curvature=curvature_by_hand)
     mapped = METHODS[method](ms.few_shot(module, cross_entropy, {"accuracy": ms.accuracy}), dynamics)
     return (
         fused_over_tasks(chain, by_hand, chunk, apart=method == "reptile")(meta, tasks),

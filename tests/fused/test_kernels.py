@@ -39,6 +39,7 @@ def test_kernels_equal_plain_operators() -> None:
 
 
 def main() -> None:
+    from metastep import SGD, Adam, conjugate_gradient
     from tests.fused.helpers import Net
 
     torch.set_num_threads(1)
@@ -48,16 +49,23 @@ def main() -> None:
     require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL)
     require_same(Net(ways=2, shots=2, size=5, filters=(16, 16), stride=1, padding=0), **tiles_of(16))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
+    # other zeros behind than before: TensorFlow's, of an even and of an odd size
+    same = Net(ways=2, shots=2, size=6, filters=(16, 16), padding=0, same=True)
+    require_same(same)
     # as Finn's for miniImageNet, with an odd edge; other windows and a scale; windows of which several are the largest
     finn = pooled._replace(channels=3, size=7, filters=(16, 32), shift_only=True, eps=1e-3)
     require_same(finn)
+    require_same(pooled._replace(size=6, filters=(16, 16), behind=1, edge=True))  # 7, 4, 5, 3
     with sums_joined_by(2):
         require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL)
     require_same(pooled, flat_patches=4)
     require_fused_sgd()
     require_fused_adam()
-    require_same_sweep(standard, "maml", {}, steps=2)
-    require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", {"window": 2}, steps=4)
+    momentum = SGD(0.05, 0.9, weight_decay=1e-4)
+    require_same_sweep(standard, "maml", momentum, 2)
+    require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", momentum, 4, window=2)
+    require_same_sweep(same, "imaml", SGD(0.1), 2, strength=2.0, solver=conjugate_gradient(2))
+    require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
 
 
 def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -107,26 +115,26 @@ def sums_joined_by(number: int) -> Iterator[None]:
     launch.MANY, launch.LONG = many, long
 
 
-def require_same_sweep(net: "Net", name: str, options: dict[str, int], steps: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **options: Any) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Whole meta-gradients: the first window starts from one θ for all tasks, the others from φ of each"""
     import metastep as ms
-    from metastep.fused import chain_of, fused_curvature, fused_over_tasks, fused_problem, plain
-    from metastep.fused.dynamics import FusedSGD
+    from metastep.fused import chain_of, plain
+    from metastep.fused.algebra import Operators
     from metastep.fused.launch import TritonOperators
+    from metastep.paths import Asked, by_hand
 
-    module, tasks, method = net.build(), net.tasks(number=2), getattr(ms, name)
+    module, tasks = net.build(), net.tasks(number=2)
     chain, meta = chain_of(module, net.size), {name: p.detach() for name, p in module.named_parameters()}
+    asked = Asked(module, getattr(ms, name), dynamics, steps, net.size, options)  # type: ignore[arg-type]
+
+    def meta_gradient(operators: Operators, meta: object, tasks: object) -> dict[str, torch.Tensor]:
+        return by_hand(asked, None, None, chain, operators, "")(meta, tasks).grad  # type: ignore[arg-type, no-any-return]
+
     single = {name: p.float() for name, p in meta.items()}, ms.Task(*((x.float(), y) for x, y in tasks))
-
-    def meta_gradient(operators: object, sgd: type[ms.SGD], meta: object, tasks: object) -> dict[str, torch.Tensor]:
-        problem, curvature = fused_problem(chain, operators), fused_curvature(chain, operators)  # type: ignore[arg-type]
-        estimator = method(problem, sgd(0.05, 0.9, weight_decay=1e-4), steps, curvature=curvature, **options)
-        return fused_over_tasks(chain, estimator)(meta, tasks).grad  # type: ignore[arg-type, return-value]
-
-    expected = meta_gradient(plain, ms.SGD, meta, tasks)
-    found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), FusedSGD, *single)
+    expected = meta_gradient(plain, meta, tasks)  # type: ignore[arg-type]
+    found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), *single)
     away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
-    assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, method  # type: ignore[operator]
+    assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, name  # type: ignore[operator]
 
 
 def require_fused_sgd() -> None:

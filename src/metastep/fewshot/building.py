@@ -1,6 +1,5 @@
 """From a configuration to a net, a problem, an estimator, and the meta-parameters to begin with."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -16,10 +15,10 @@ from metastep.estimators import Estimator
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 from metastep.modules import parameters_of, use_batch_statistics
 from metastep.nets import load_net
-from metastep.problems import accuracy, few_shot, with_rates
+from metastep.problems import accuracy, few_shot, in_batches, with_rates
 from metastep.solvers import conjugate_gradient
 from metastep.trees import Tree, map_tree
-from metastep.windows import Problem, Window, window_lengths
+from metastep.windows import Problem, window_lengths
 
 
 class Built(NamedTuple):
@@ -98,21 +97,6 @@ def method_options(method: MethodConfig) -> dict[str, Any]:
         beginning = options.get("head", "head")
         options["head"] = lambda name: name.startswith(beginning)
     return options
-
-
-def in_batches(problem: Problem, size: int) -> Problem:
-    """Each window follows a mini-batch of the support: every n-th picture, one window after the other.
-
-    Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
-    """
-
-    def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        x, y = task.support
-        n = -(-y.shape[0] // size)  # batches in one pass over the support
-        batches = [(x[i::n], y[i::n]) for i in range(n)]
-        return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
-
-    return problem._replace(windows=windows)
 
 
 def initial_meta(config: TrainConfig, net: nn.Module) -> Tree:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from metastep.errors import MetastepError
 from metastep.modules import parameters_of
-from metastep.nets.blocks import ShiftNorm
+from metastep.nets.blocks import SamePad, ShiftNorm
 
 
 class NotAChainError(MetastepError):
@@ -30,7 +30,7 @@ class Slot(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling"""
+    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling; before ReLU it is the same"""
 
     inputs: int
     outputs: int
@@ -38,18 +38,24 @@ class Block(NamedTuple):
     out_size: int  # after the convolution
     kernel: int
     stride: int
-    padding: int
+    padding: int  # before; behind, as much as `out_size` needs
     eps: float
     weight: Slot  # (kernel · kernel · inputs, outputs): the rows in the order of a patch, channels last
     bias: Slot | None  # BatchNorm takes it away again: its gradient is 0
     scale: Slot | None  # None: 1
     shift: Slot
     pool: int = 1  # side of the windows that the largest is taken of
+    keeps_edge: bool = False  # whether what is left over at the edge is a smaller window, or in none
+
+    @property
+    def behind(self) -> int:
+        """Rows and columns of zeros that the last patch sees"""
+        return max(0, (self.out_size - 1) * self.stride + self.kernel - self.padding - self.size)
 
     @property
     def seen_size(self) -> int:
         """Of what the next block sees"""
-        return self.out_size // self.pool
+        return (self.out_size + (self.pool - 1 if self.keeps_edge else 0)) // self.pool
 
 
 class Head(NamedTuple):
@@ -118,11 +124,14 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     steps = list(_steps(module))
     layout, blocks, head = _Layout(), [], None
     while steps:
+        around, steps = _around(steps, size)
+        if [type(part) for _, part in steps[2:4]] == [nn.MaxPool2d, nn.ReLU]:
+            steps = [*steps[:2], steps[3], steps[2], *steps[4:]]
         kinds = [type(part) for _, part in steps[:3]]
         if kinds in ([nn.Conv2d, nn.BatchNorm2d, nn.ReLU], [nn.Conv2d, ShiftNorm, nn.ReLU]):
-            block, steps = _block(layout, steps[:3], size), steps[3:]
+            block, steps = _block(layout, steps[:3], size, around), steps[3:]
             if steps and isinstance(steps[0][1], nn.MaxPool2d):
-                block, steps = block._replace(pool=_pool(*steps[0])), steps[1:]
+                block, steps = _pooled(block, *steps[0]), steps[1:]
             blocks.append(block)
             size = block.seen_size
         elif kinds == [nn.Flatten, nn.Linear] and blocks:
@@ -167,7 +176,7 @@ def _steps(module: nn.Module) -> Iterator[Step]:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, ShiftNorm) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (ShiftNorm, SamePad)) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _step(module: nn.Module, node: fx.Node) -> Step:
@@ -180,7 +189,20 @@ def _step(module: nn.Module, node: fx.Node) -> Step:
     raise NotAChainError(f"{node.name} is no layer that is known here")
 
 
-def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
+def _around(steps: list[Step], size: int) -> tuple[tuple[int, int], list[Step]]:
+    """Zeros before and behind by a layer of its own in front of a convolution, and the steps after that layer"""
+    (name, pad), *rest = steps
+    if not isinstance(pad, SamePad | nn.ZeroPad2d) or not rest or not isinstance(rest[0][1], nn.Conv2d):
+        return (0, 0), steps
+    if isinstance(pad, SamePad):
+        return pad.around(size), rest
+    left, right, top, bottom = pad.padding
+    if (left, right) != (top, bottom) or min(left, right) < 0:
+        raise NotAChainError(f"{name} pads rows and columns differently, or crops")
+    return (left, right), rest
+
+
+def _block(layout: _Layout, steps: list[Step], size: int, around: tuple[int, int]) -> Block:
     (conv_name, conv), (norm_name, norm), _ = steps
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d | ShiftNorm)
@@ -194,10 +216,10 @@ def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
         inputs,
         outputs,
         size,
-        (size + 2 * padding - kernel) // stride + 1,
+        (size + sum(around) + 2 * padding - kernel) // stride + 1,
         kernel,
         stride,
-        padding,
+        around[0] + padding,
         norm.eps,
         layout.slot(f"{conv_name}.weight", (kernel * kernel * inputs, outputs)),
         None if conv.bias is None else layout.slot(f"{conv_name}.bias", (outputs,)),
@@ -206,12 +228,12 @@ def _block(layout: _Layout, steps: list[Step], size: int) -> Block:
     )
 
 
-def _pool(name: str, pool: nn.Module) -> int:
+def _pooled(block: Block, name: str, pool: nn.Module) -> Block:
     assert isinstance(pool, nn.MaxPool2d)
     side = pool.kernel_size
-    if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1) or pool.ceil_mode:
+    if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1):
         raise NotAChainError(f"{name} is not a max-pooling of square windows side by side")
-    return side
+    return block._replace(pool=side, keeps_edge=pool.ceil_mode)
 
 
 def _square(conv: nn.Conv2d, option: str) -> int:

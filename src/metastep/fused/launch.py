@@ -107,7 +107,7 @@ class TritonOperators:
         rows = pictures * side**2
         size = _tile(rows, self.pass_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
-            z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size,
+            z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size, side,
             block.outputs, block.pool, z_t is not None, size,
         )  # fmt: skip
         return Seen(seen, seen_t, places)
@@ -237,10 +237,10 @@ def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parame
     return norm
 
 
-def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Tensor, ...]:
+def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Any, ...]:
     """What dz is made of"""
     z, dn = layer.z, back.dn
-    return dn, _or(back.dn_t, dn), layer.saved.places, z, _or(layer.z_t, z), back.sums
+    return dn, _or(back.dn_t, dn), layer.saved.places, z, _or(layer.z_t, z), back.sums, layer.block.seen_size
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -77,7 +77,8 @@ def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor |
     """The largest a of each window, ȧ there, and where that is"""
     if block.pool == 1:
         return (a, a_t), None
-    largest, places = F.max_pool2d(_maps(a, block.out_size), block.pool, return_indices=True)
+    maps = _maps(a, block.out_size)
+    largest, places = F.max_pool2d(maps, block.pool, ceil_mode=block.keeps_edge, return_indices=True)
     a_t = None if a_t is None else _rows(_maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
     return (_rows(largest.flatten(2), a), a_t), places
 
@@ -184,9 +185,9 @@ def _input_columns(block: Block, before: Layer | Tensor) -> Pair:
 
 def to_columns(block: Block, a: Tensor) -> Tensor:
     """The patch that each output position sees: (tasks, rows, kernel · kernel · channels)"""
-    p, k, s, n = block.padding, block.kernel, block.stride, block.size
+    (p, q), k, s, n = (block.padding, block.behind), block.kernel, block.stride, block.size
     pictures = a.view(a.shape[0], -1, n, n, block.inputs)
-    patches = F.pad(pictures, (0, 0, p, p, p, p)).unfold(2, k, s).unfold(3, k, s)
+    patches = F.pad(pictures, (0, 0, p, q, p, q)).unfold(2, k, s).unfold(3, k, s)
     return patches.permute(0, 1, 2, 3, 5, 6, 4).reshape(a.shape[0], -1, k * k * block.inputs)
 
 
@@ -194,7 +195,8 @@ def from_columns(block: Block, columns: Tensor) -> Tensor:
     """The transpose of `to_columns`: every entry is added where it was read"""
     p, k, s, n, size = block.padding, block.kernel, block.stride, block.out_size, block.size
     patches = columns.view(columns.shape[0], -1, n, n, k, k, block.inputs)
-    padded = columns.new_zeros(*patches.shape[:2], size + 2 * p, size + 2 * p, block.inputs)
+    whole = p + size + block.behind
+    padded = columns.new_zeros(*patches.shape[:2], whole, whole, block.inputs)
     for i in range(k):
         for j in range(k):
             padded[:, :, i : i + s * n : s, j : j + s * n : s] += patches[:, :, :, :, i, j]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from metastep.counting import count_product
-from metastep.curvature import Curvature
+from metastep.by_hand import ByHand
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.fused.algebra import Operators, Parameters, differentiate, judge
@@ -21,7 +20,7 @@ from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
 from metastep.trees import Tree, joined, map_tree, parted, zeros_like
-from metastep.windows import Problem, Task, Window
+from metastep.windows import Problem, Task
 
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
@@ -100,28 +99,23 @@ def fused_problem(chain: Chain, operators: Operators) -> Problem:
     def inner_loss(params: Tensor, meta: Tree, batch: Batch) -> Tensor:
         return losses(params, batch)[0].sum()
 
-    def inner_gradient(params: Tensor, batch: Batch) -> Tensor:
-        return by_cache(chain, partial(gradient, operators, chain), params, *batch)[-1]
+    def derivative(params: Tensor, meta: Tree, batch: Batch, *direction: Tensor) -> Tensor:
+        return by_cache(chain, partial(gradient, operators, chain), params, *batch, *direction)[-1]
 
-    # What the core asks for where it is there: the gradient as it is, without a pass of autograd over it.
-    inner_loss.gradient = inner_gradient  # type: ignore[attr-defined]
+    def product(params: Tensor, meta: Tree, batch: Batch, direction: Tensor) -> tuple[Tensor, Tree]:
+        return derivative(params, meta, batch, direction), zeros_like(meta)  # the losses of a chain do not see θ
 
     def outer_loss(params: Tensor, meta: Tree, task: Task) -> tuple[Tensor, dict[str, Tensor]]:
         loss, accuracy = losses(params, task.query)
         return loss.sum(), {"loss": loss.detach(), "accuracy": accuracy}
 
-    return Problem(lambda meta, task: meta.expand(task_count(task), -1), every_window(inner_loss), outer_loss)
+    windows = every_window(ByHand(inner_loss, derivative, product))
+    return Problem(lambda meta, task: meta.expand(task_count(task), -1), windows, outer_loss)
 
 
-def fused_curvature(chain: Chain, operators: Operators) -> Curvature:
-    """(∂²L/∂φ²)·direction by hand; the losses of a chain do not see θ"""
-
-    def product(window: Window, params: Tensor, meta: Tree, direction: Tensor) -> tuple[Tensor, Tree]:
-        count_product()
-        found = by_cache(chain, partial(gradient, operators, chain), params, *window.batch, direction)
-        return found[-1], zeros_like(meta)
-
-    return product
+def dot_of_each(a: Tensor, b: Tensor) -> Tensor:
+    """⟨a, b⟩ of each task, (tasks, 1)"""
+    return (a * b).sum(1, keepdim=True)
 
 
 def fused_over_tasks(

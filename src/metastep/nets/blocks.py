@@ -11,9 +11,14 @@ class SamePad(nn.Module):
     `padding=1` gives the same sizes, but on even inputs a grid that is shifted by one pixel.
     """
 
+    @staticmethod
+    def around(size: int) -> tuple[int, int]:
+        """Zeros before and behind"""
+        return size % 2, 1
+
     def forward(self, x: Tensor) -> Tensor:
-        top, left = (n % 2 for n in x.shape[-2:])
-        return pad(x, (left, 1, top, 1))
+        height, width = x.shape[-2:]
+        return pad(x, (*self.around(width), *self.around(height)))
 
 
 class ShiftNorm(nn.Module):

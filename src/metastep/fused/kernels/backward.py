@@ -136,15 +136,15 @@ def weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc)
 
 
-@for_any("rows", "rows_per_part", "size", "width")
+@for_any("side", "rows", "rows_per_part", "size", "width")
 def patch_weight_kernel(
-    src, dn, dn_t, places, z, z_t, back, out, rows, rows_per_part, stride, part_stride, size, width,
+    src, dn, dn_t, places, z, z_t, back, side, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same of all taps at once, where there are few channels: dz is needed only here, and made only here"""
     part, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    pictures, side = rows // (width * width), width // POOL
+    pictures = rows // (width * width)
     src += task * pictures * size * size * C
     dn += task * pictures * side * side * O
     dn_t += task * pictures * side * side * O
@@ -160,7 +160,7 @@ def patch_weight_kernel(
         row_mask = r < last
         image, y, x = position(r, width, width)
         _, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, width, O, POOL, DUAL
+            dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, side, O, POOL, DUAL
         )  # fmt: skip
         patch = patch_tile(src, image, y, x, row_mask, size, C, K, S, PAD, COLUMNS)
         acc = dot(tl.trans(patch), dz_t, acc, PRECISION)
@@ -168,22 +168,22 @@ def patch_weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc, mask=(k < K * K * C)[:, None])
 
 
-@for_any("rows", "width")
+@for_any("side", "rows", "width")
 def before_norm_kernel(
-    dn, dn_t, places, z, z_t, back, dz, dz_t, rows, width,
+    dn, dn_t, places, z, z_t, back, side, dz, dz_t, rows, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """dz and dż, which the two kernels above read once for every tap; they may take the place of dn and dṅ"""
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    pictures, side, row_mask = rows // (width * width), width // POOL, r < rows
+    pictures, row_mask = rows // (width * width), r < rows
     dn += task * pictures * side * side * O
     dn_t += task * pictures * side * side * O
     places += task * pictures * side * side * O
     image, y, x = position(r, width, width)
     numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
     found, found_t = before_norm(
-        dn, dn_t, places, z + task * rows * O, z_t + task * rows * O, numbers, r, image, y, x, o, row_mask, width,
+        dn, dn_t, places, z + task * rows * O, z_t + task * rows * O, numbers, r, image, y, x, o, row_mask, side,
         O, POOL, DUAL,
     )  # fmt: skip
     at, mask = (task * rows + r)[:, None] * O + o[None, :], row_mask[:, None]

@@ -64,9 +64,9 @@ def forward_kernel(
         tl.store(sums + 3 * O, tl.sum(away * acc_t, 0))
 
 
-@for_any("rows", "width")
+@for_any("rows", "width", "side")
 def pool_kernel(
-    z, z_t, norm, seen, seen_t, places, rows, width,
+    z, z_t, norm, seen, seen_t, places, rows, width, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """z and ż where n is the largest of its window, the first of equal ones, and which that was
@@ -75,7 +75,7 @@ def pool_kernel(
     """
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    mask, side = (r < rows)[:, None], width // POOL
+    mask = (r < rows)[:, None]
     image, y, x = position(r, side, side)
     z += task * (rows // (side * side)) * width * width * O
     z_t += task * (rows // (side * side)) * width * width * O
@@ -84,9 +84,10 @@ def pool_kernel(
     best, best_t = load_pair(z, z_t, corner, mask, DUAL)
     top, place = best * a + b, tl.zeros((BLOCK_R, O), tl.int32)
     for i in tl.static_range(1, POOL * POOL):
-        value, value_t = load_pair(z, z_t, corner + (i // POOL * width + i % POOL) * O, mask, DUAL)
+        inside = mask & ((y * POOL + i // POOL < width) & (x * POOL + i % POOL < width))[:, None]
+        value, value_t = load_pair(z, z_t, corner + (i // POOL * width + i % POOL) * O, inside, DUAL)
         n = value * a + b
-        larger = n > top
+        larger = inside & (n > top)
         best, best_t = tl.where(larger, value, best), tl.where(larger, value_t, best_t)
         top, place = tl.where(larger, n, top), tl.where(larger, i, place)
     at = (task * rows + r)[:, None] * O + o[None, :]

@@ -91,7 +91,7 @@ def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
 
 @triton.jit
 def before_norm(
-    dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, width,
+    dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
     """dz and dż of the rows r of z, which are (image, y, x)"""
@@ -100,8 +100,8 @@ def before_norm(
     if POOL == 1:
         d, d_t = load_pair(dn, dn_t, at, mask, DUAL)
     else:
-        side, window_y, window_x = width // POOL, y // POOL, x // POOL
-        pooled = mask & ((window_y < side) & (window_x < side))[:, None]  # an odd edge is in no window
+        window_y, window_x = y // POOL, x // POOL
+        pooled = mask & ((window_y < side) & (window_x < side))[:, None]  # an odd edge may be in no window
         at = ((image * side + window_y) * side + window_x)[:, None] * O + o[None, :]
         d, d_t = load_pair(dn, dn_t, at, pooled, DUAL)
         here = tl.load(places + at, mask=pooled, other=0) == (y % POOL * POOL + x % POOL)[:, None]

@@ -1,0 +1,50 @@
+"""Losses that bring their derivatives, written out by hand: autograd is asked for none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from metastep.counting import count_product
+from metastep.trees import Tree, add_scaled, map_tree, subtract
+from metastep.windows import Loss, Window
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A loss for windows, called as any other"""
+
+    value: Loss
+    gradient: Callable[[Tree, Tree, Any], Tree]
+    """(params, meta, batch) -> ∂L/∂φ"""
+    product: Callable[[Tree, Tree, Any, Tree], tuple[Tree, Tree]]
+    """(params, meta, batch, direction) -> (∂²L/∂φ²)·direction, (∂²L/∂θ∂φ)·direction"""
+
+    def __call__(self, params: Tree, meta: Tree, batch: Any) -> Tensor:
+        return self.value(params, meta, batch)
+
+
+def curvature_by_hand(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    """For windows that follow such a loss"""
+    count_product()
+    assert isinstance(window.loss, ByHand)
+    return window.loss.product(params, meta, window.batch, direction)
+
+
+def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], strength: float) -> ByHand:
+    """`value` is the loss + ½ · strength · ‖φ − φ₁(θ)‖², φ₁ = start: what that adds to its derivatives"""
+
+    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
+        away = subtract(params, start(meta))
+        return map_tree(partial(torch.add, alpha=strength), loss.gradient(params, meta, batch), away)
+
+    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+        h, c = loss.product(params, meta, batch, direction)
+        (back,) = vjp(start, meta)[1](direction)
+        return add_scaled(h, strength, direction), add_scaled(c, -strength, back)
+
+    return ByHand(value, gradient, product)
