@@ -1,6 +1,5 @@
 """Every preset is what the paper's tables say, and can be built."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from metastep.data.labelled import LABELLED
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.runs import from_plain, to_plain
-from metastep.transfer.building import compiles, layers_of, method_of
+from metastep.transfer.building import layers_of, method_of
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.flags import FLAGS
 from metastep.transfer.presets import ABLATIONS, METHODS, OPTIMIZERS, PRESETS, TARGETS
@@ -67,12 +66,3 @@ def test_every_field_has_a_flag_and_a_help() -> None:
     assert (own.source.dataset, own.source.epochs, own.data.per_class) == (None, None, None)
     changed = FLAGS.applied(TINY, {"source_layers": "first,second", "pairs": "0-0,1-0", "steps": 3})
     assert (changed.source.layers, changed.method.pairs, changed.steps) == (("first", "second"), "0-0,1-0", 3)
-
-
-def test_what_gains_by_it_is_compiled() -> None:
-    long, short = PRESETS["stl10-sgd-multistep"], PRESETS["digits-sgd-multistep"]
-    assert compiles(long, 36)
-    assert not compiles(short, 2)
-    assert not compiles(PRESETS["stl10-sgd-scratch"], 36)
-    assert not compiles(replace(long, compile=False), 36)
-    assert compiles(replace(short, compile=True), 2)

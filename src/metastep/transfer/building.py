@@ -23,7 +23,6 @@ from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
 
 JUDGED = 256  # pictures at a time
-COMPILED_FROM = 5000  # iterations with virtual steps: they gain a minute or two, about what compiling takes
 
 
 class Parts(NamedTuple):
@@ -80,7 +79,7 @@ def _assembled(
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy, compiles(config, len(train))),
+        unit(iteration(method, target, guide), device, noisy, config.compile),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -95,13 +94,6 @@ def _assembled(
 def layout_on(device: torch.device) -> torch.memory_format:
     """Of pictures and of the source's weights: cuDNN would bring them to this one in every convolution"""
     return torch.channels_last if device.type == "cuda" else torch.contiguous_format
-
-
-def compiles(config: TransferConfig, batches: int) -> bool:
-    """What was asked for, or whether it pays in a run of so many batches an epoch: without θ there is little to gain"""
-    if config.compile is not None:
-        return config.compile
-    return config.learns_weights and config.epochs * batches >= COMPILED_FROM
 
 
 def method_of(config: TransferConfig) -> Method:

@@ -149,9 +149,7 @@ class TransferConfig:
     )
     precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
     device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
-    compile: bool | None = told(
-        None, "On a GPU, fuse the operators of an iteration, which takes minutes at first; if left out, where it pays."
-    )
+    compile: bool = told(False, "On a GPU, fuse the operators of an iteration, which takes minutes at first.")
     threads: int = told(2, "CPU threads.")
 
     def __post_init__(self) -> None:
