@@ -4,7 +4,7 @@ Multi-step beside the baseline, in one run: as they are here (source features fo
 product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
 what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
 
-On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as long runs are,
+On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as by `--compile`,
 each method has a row of its own, whose note tells how long that took, and with --no-compile it has none.
 """
 

@@ -23,7 +23,7 @@ from metastep.solvers import Solver
 from metastep.trees import Tree, add, add_scaled, scale, subtract, zeros_like
 from metastep.windows import InnerLoop, Passage, Window, outer_value
 
-STORED = 32  # states; 64 windows then cost a sixth more time and half the memory
+STORED = 32  # states: of 64 windows, half of them, for half of the gradients once more
 
 
 class Estimate(NamedTuple):

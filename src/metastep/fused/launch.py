@@ -84,8 +84,7 @@ class TritonOperators:
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
         if rows >= ROWS:
             raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
-        z = src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs)
-        z_t = None if w_t is None else torch.empty_like(z)
+        z, z_t = _pair(src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs), w_t)
         tile = self.forward_tile
         size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
@@ -102,8 +101,8 @@ class TritonOperators:
         if block.pool == 1:
             return Seen(z, z_t, z)
         tasks, pictures, side = *z.shape[:2], block.seen_size
-        seen = z.new_empty(tasks, pictures, side, side, block.outputs)
-        seen_t, places = None if z_t is None else torch.empty_like(seen), torch.empty_like(seen, dtype=torch.uint8)
+        seen, seen_t = _pair(z.new_empty(tasks, pictures, side, side, block.outputs), z_t)
+        places = torch.empty_like(seen, dtype=torch.uint8)
         rows = pictures * side**2
         size = _tile(rows, self.pass_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
@@ -122,7 +121,7 @@ class TritonOperators:
         start, length = head.weight.start, out.shape[1] - head.weight.start
         parts = out[None, :, start:] if blocks == 1 else out.new_empty(blocks, tasks, length)
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
-        dn, dn_t = torch.empty_like(z), None if w_t is None else torch.empty_like(z)
+        dn, dn_t = _pair(torch.empty_like(z), w_t)
         head_kernel[(blocks, tasks)](
             z, _or(z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
@@ -181,7 +180,7 @@ class TritonOperators:
         tile = self.data_tile
         size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
-        dn, dn_t = torch.empty_like(below), None if w_t is None else torch.empty_like(below)
+        dn, dn_t = _pair(torch.empty_like(below), w_t)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
         data_kernel[(blocks, tasks)](
             back.dn, _or(back.dn_t, back.dn), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
@@ -208,11 +207,7 @@ class TritonOperators:
         back = Cotangent(dn, dn_t, numbers)
         if _columns(block):
             return back
-        dz, dz_t = (
-            (dn, dn_t)
-            if block.pool == 1
-            else (torch.empty_like(layer.z), None if dn_t is None else torch.empty_like(layer.z))
-        )
+        dz, dz_t = (dn, dn_t) if block.pool == 1 else _pair(torch.empty_like(layer.z), dn_t)
         size = _tile(rows, self.pass_rows)
         before_norm_kernel[(triton.cdiv(rows, size), tasks)](
             *_cotangent_inputs(layer, back), dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool,
@@ -246,6 +241,11 @@ def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Any, ...]:
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
     """What a block reads, and the numbers to normalise it with; pictures are read as they are"""
     return (before.saved.z, before.saved.z_t, before.norm) if isinstance(before, Layer) else (before, None, before)
+
+
+def _pair(room: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Room for an array and, where there is a direction, for its derivative"""
+    return room, None if direction is None else torch.empty_like(room)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
