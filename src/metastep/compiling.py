@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.errors import first_line
 from metastep.noise import recorded
 from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
@@ -24,7 +25,6 @@ Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
 Backend = Callable[[GraphModule, Sequence[Tensor]], Flat]
 
-_END = "\n"
 # Derivatives that forward mode takes apart: to find a gradient again in its own derivative, it is taken apart too.
 _TAKEN_APART = ("nll_loss_backward", "nll_loss2d_backward", "_log_softmax_backward_data", "_softmax_backward_data")
 
@@ -60,7 +60,7 @@ class Compiled:
         self.path = "compiled"
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
-        key, size = _shapes((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
+        key, size = _layouts((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
         if key not in self._compiled:
             self._compiled[key] = self._made(state, inputs) if size >= self._largest else self._step
             self._largest = max(self._largest, size)
@@ -74,7 +74,7 @@ class Compiled:
                 step = compiled(self._step, (state, *inputs), backend)
                 step(state, *inputs)  # some kernels are made, and some fail, when they are first used
             except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
-                reasons.append(f"not compiled: {type(error).__name__}: {str(error).strip().partition(_END)[0]}")
+                reasons.append(f"not compiled: {type(error).__name__}: {first_line(error)}")
             else:
                 self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
                 return step
@@ -149,5 +149,5 @@ def _lift(module: GraphModule) -> list[Tensor]:
     return [getattr(module, str(name)).detach() for name in held]
 
 
-def _shapes(tree: Tree) -> Any:
+def _layouts(tree: Tree) -> Any:
     return tree_flatten(tree)[1], tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in tree_leaves(tree))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from metastep.compiling import Compiled, Step
+from metastep.errors import first_line
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
@@ -51,7 +52,7 @@ class Captured(Unit):
             try:
                 self._recordings[key] = self._recorded(self._record, state, map_tree(torch.clone, inputs))
             except RuntimeError as error:
-                self._record, self._path = None, f"called as it is: {_first_line(error)}"
+                self._record, self._path = None, f"called as it is: {first_line(error)}"
         if self._record is None:
             return self._step(state, *inputs)
         own_inputs, outputs, replay = self._recordings[key]
@@ -127,7 +128,3 @@ def _write(own: Tree, other: Tree) -> None:
 
 def _shapes(tree: Tree) -> Any:
     return tree_flatten(tree)[1], tuple((leaf.shape, leaf.dtype) for leaf in tree_leaves(tree))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

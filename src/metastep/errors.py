@@ -13,3 +13,8 @@ def require_positive(**numbers: float) -> None:
     for name, value in numbers.items():
         if not value > 0:
             raise MetastepError(f"{name} = {value} must be above 0.")
+
+
+def first_line(error: Exception) -> str:
+    """Of what others raise, what fits into a line of ours"""
+    return str(error).strip().split("\n")[0]

@@ -18,7 +18,7 @@ from metastep.data import load
 from metastep.fewshot.sampling import Sampler
 from metastep.modules import parameters_of
 from metastep.nets import Conv4
-from metastep.runs.device import Precision
+from metastep.runs.device import Precision, set_products
 from metastep.tasks import write_grads
 from metastep.windows import Task
 
@@ -45,18 +45,13 @@ class Workload(NamedTuple):
 
 def workload(case: Case, device: torch.device) -> Workload:
     setting = SETTINGS[case.setting]
-    set_precision(case)
+    set_products(PRECISIONS[case.precision])
     torch.manual_seed(0)
     net = Conv4(setting.episodes.ways, filters=setting.filters, size=setting.size)
     net = net.to(device, dtype=torch.float64 if case.precision == "fp64" else torch.float32)
     meta = parameters_of(net)
     sampler = Sampler(pictures(case, device), None, setting.episodes, 0, next(iter(meta.values())).dtype)
     return Workload(case, net, meta, sampler)
-
-
-def set_precision(case: Case) -> None:
-    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = case.precision == "tf32"  # PyTorch has it on by itself
 
 
 def pictures(case: Case, device: torch.device) -> Tensor:

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from metastep.data.catalog import entry_of
 from metastep.data.progress import Progress
 from metastep.fewshot import evaluate as evaluating
@@ -22,6 +20,7 @@ from metastep.fewshot.use_commands import usable
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, RunError
+from metastep.runs.device import set_products
 from metastep.runs.together import Turns
 from metastep.windows import window_lengths
 
@@ -102,8 +101,7 @@ def _found(folder: Path, learner: Learner) -> Evaluation | None:
 
 def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"], progress: Progress) -> None:
     """In full precision, whatever it was trained in"""
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    set_products("float32")
     learner = Learner.load(folder, CHECKPOINT).to(usable(device))
     scores.save(folder, evaluating.evaluate(learner, Request(episodes=EPISODES), data, CHECKPOINT, progress))
 

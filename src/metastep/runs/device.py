@@ -24,7 +24,12 @@ def prepare_device(wanted: Device, precision: Precision, threads: int, number: i
         # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
         torch.set_num_threads(threads)
         return torch.device("cpu")
-    torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
-    torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
+    set_products(precision)
     torch.backends.cudnn.benchmark = True  # shapes stay the same: the fastest algorithm for each is looked for once
     return torch.device("cuda", number)
+
+
+def set_products(precision: Precision) -> None:
+    """What matrix products and convolutions of float32 are made of, in this process"""
+    torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
+    torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
