@@ -16,6 +16,7 @@ from metastep.fused.kernels.tiles import (
     back_of,
     before_norm,
     dot,
+    follow,
     for_any,
     load_pair,
     norm_of,
@@ -58,12 +59,13 @@ def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr)
 def data_kernel(
     dz, dz_t, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """da of what the block saw by the transposed convolution, and from it dn of the block below and its sums.
 
     Input positions that differ by a multiple of the stride see the same taps: they are one phase, S · S in all.
     """
+    follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     per_phase = tl.num_programs(0) // (S * S)
     phase = block // per_phase
@@ -107,9 +109,10 @@ def data_kernel(
 def weight_kernel(
     src, src_t, norm, dz, dz_t, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """dw = (a⁻)ᵀ dz of one tap and some channels over a part of the rows, or its derivative"""
+    follow(CHAINED)
     number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     tap, pictures = number // (C // BLOCK_C), rows // (width * width)
     src += task * pictures * size * size * C
@@ -140,9 +143,10 @@ def weight_kernel(
 def patch_weight_kernel(
     src, dn, dn_t, places, z, z_t, back, side, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """The same of all taps at once, where there are few channels: dz is needed only here, and made only here"""
+    follow(CHAINED)
     part, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
     src += task * pictures * size * size * C
@@ -171,9 +175,10 @@ def patch_weight_kernel(
 @for_any("side", "rows", "width")
 def before_norm_kernel(
     dn, dn_t, places, z, z_t, back, side, dz, dz_t, rows, width,
-    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
+    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """dz and dż, which the two kernels above read once for every tap; they may take the place of dn and dṅ"""
+    follow(CHAINED)
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     pictures, row_mask = rows // (width * width), r < rows

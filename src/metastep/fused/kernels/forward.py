@@ -2,16 +2,27 @@
 
 import triton.language as tl
 
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, for_any, load_pair, norm_of, patch_tile, position
+from metastep.fused.kernels.tiles import (
+    NORM_ROWS,
+    activation,
+    dot,
+    follow,
+    for_any,
+    load_pair,
+    norm_of,
+    patch_tile,
+    position,
+)
 
 
 @for_any("rows", "size", "width")
 def forward_kernel(
     src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
     src += task * pictures * size * size * C
@@ -67,12 +78,13 @@ def forward_kernel(
 @for_any("rows", "width", "side")
 def pool_kernel(
     z, z_t, norm, seen, seen_t, places, rows, width, side,
-    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr,
+    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """z and ż where n is the largest of its window, the first of equal ones, and which that was
 
     The reader applies ReLU: where all of a window are closed, nothing passes whichever was taken.
     """
+    follow(CHAINED)
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     mask = (r < rows)[:, None]

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from metastep.fused.kernels.backward import cotangent_of, store_sums
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, for_any, load_pair, norm_of
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, follow, for_any, load_pair, norm_of
 
 
 @triton.jit
@@ -18,9 +18,10 @@ def head_kernel(
     z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums,
     pictures, stride, out_stride, part_stride, filled,
     C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Logits, cross-entropy and hits of some pictures, the gradient of the head by them, and dn of the last block"""
+    follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i, j = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, COLUMNS)
     there, real, c = i < pictures, j < WAYS, tl.arange(0, BLOCK_F) % C

@@ -20,6 +20,7 @@ from metastep.fused.kernels.tiles import (
     G,
     U,
     V,
+    follow,
     for_any,
 )  # fmt: skip
 
@@ -55,9 +56,10 @@ def _joined(
 
 @for_any("rows", "blocks")
 def join_kernel(
-    sums, joined, rows, blocks, O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
+    sums, joined, rows, blocks, O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Sums of blocks that are MANY times as long"""
+    follow(CHAINED)
     group, task, o = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.arange(0, O)
     sums += task * blocks * 4 * O
     number = tl.minimum(blocks - group * MANY, MANY)
@@ -73,9 +75,10 @@ def join_kernel(
 @for_any("rows", "blocks")
 def statistics_kernel(
     sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
-    O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
+    O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A, B, A˙, B˙ and what they are made of"""
+    follow(CHAINED)
     task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
     sums += task * blocks * 4 * O
     mean, square, mean_t, product = _joined(sums, rows, 0, blocks, O, BLOCK_R, DUAL, MANY)
@@ -100,9 +103,10 @@ def statistics_kernel(
 @for_any("rows", "blocks")
 def cotangent_kernel(
     sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
-    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr,
+    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Joins the sums of dn; writes the gradients of γ and β (or their derivatives), and makes G, U, V, … of them"""
+    follow(CHAINED)
     task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
     sums += task * blocks * 4 * O
     shift, slope = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)

@@ -4,6 +4,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 def for_any(*numbers: str) -> Any:
@@ -26,6 +27,14 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
     else:  # not after a return: Triton would compile this one too
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     return acc
+
+
+@triton.jit
+def follow(CHAINED: tl.constexpr):
+    """Started before the kernel before it has ended: wait for what that one writes, and let the next one start"""
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit
