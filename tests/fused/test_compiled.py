@@ -32,13 +32,13 @@ class Compiled:
     """Takes the place of a kernel: compiles what would be launched, for just these arguments"""
 
     def __init__(self, kernel: Any) -> None:
-        self.kernel, self.times = kernel, 0
+        self.kernel, self.times = kernel.compiled, 0
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         return self.launched
 
     def launched(self, *given: Any, **options: int) -> None:
-        given = (*given, options.pop("CHAINED")) if "CHAINED" in options else given
+        given, options["launch_pdl"] = (*given, True), True  # all of them can be chained
         by_name = dict(zip(self.kernel.arg_names, given, strict=True))
         types = {p.name: "constexpr" if p.is_constexpr else type_of(by_name[p.name], p) for p in self.kernel.params}
         constants = {name: by_name[name] for name, kind in types.items() if kind == "constexpr"}
@@ -94,7 +94,7 @@ def test_chains(
     monkeypatch.setattr(launch, "LONG", 1)
     chain, (x, y) = chain_of(net.build(), net.size), net.tasks().support
     flat, seen = torch.zeros(len(x), chain.length), x.float().permute(0, 1, 3, 4, 2).contiguous()
-    differentiate(launch.TritonOperators(precision, chained=dual), chain, flat, seen, y, flat if dual else None)
+    differentiate(launch.TritonOperators(precision), chain, flat, seen, y, flat if dual else None)
     assert {name for name in vars(launch) if name.endswith("_kernel") and not kernels[name].times} == unused
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from metastep.dynamics import Adam, Moved, Rates
+from metastep.fused.kernels.following import follow, kernel
 
 BLOCK = 512
 
@@ -34,11 +35,13 @@ def _step(m, v, g, before, k: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, 
     return m, v, m / _unbiased(before, k, P1), tl.sqrt(v / _unbiased(before, k, P2))
 
 
-@triton.jit
+@kernel()
 def adam_kernel(
     p, m, v, g, steps, p_after, m_after, v_after, length, lr, kept, eps,
     B1: tl.constexpr, B2: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    follow(CHAINED)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < length
     before = tl.load(steps)
@@ -52,12 +55,14 @@ def adam_kernel(
     tl.store(v_after + at, v_k, mask=mask)
 
 
-@triton.jit
+@kernel()
 def pullback_kernel(
     m, v, g, steps, d_p, d_m, d_v, to_p, to_m, to_v, to_g, length, lr, kept, eps,
     B1: tl.constexpr, B2: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Last step first; √ has slope 0 at 0, as in `metastep.dynamics`"""
+    follow(CHAINED)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < length
     before = tl.load(steps)

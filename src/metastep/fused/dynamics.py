@@ -10,17 +10,19 @@ import triton.language as tl
 from torch import Tensor
 
 from metastep.dynamics import SGD
+from metastep.fused.kernels.following import follow, kernel
 
 BLOCK = 1024
 Rows = Sequence[Sequence[float]]  # of a matrix: outputs by inputs
 
 
-@triton.jit
+@kernel()
 def combination_kernel(
     x0, x1, x2, y0, y1, y2, c00, c01, c02, c10, c11, c12, c20, c21, c22, length,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """y = C x, entry by entry"""
+    follow(CHAINED)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < length
     a, b = tl.load(x0 + at, mask=mask), tl.load(x1 + at, mask=mask)

@@ -19,6 +19,7 @@ from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 MANY, FEW = 128, 16  # sums that are joined at a time
+SOME = 16  # channels that one program joins sums of: more programs end sooner
 ROWS = 2**22  # that kernels can count, see `tiles.position`
 LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
@@ -74,12 +75,7 @@ class TritonOperators:
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
     patch_part: int = 256  # where there are few channels, and so few programs
-    chained: bool = False  # kernels start before those before them have ended (Hopper and later)
     programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
-
-    @property
-    def start(self) -> dict[str, bool]:
-        return {"CHAINED": True, "launch_pdl": True} if self.chained else {"CHAINED": False}
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
@@ -97,9 +93,9 @@ class TritonOperators:
         forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
             *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
-            num_warps=tile.warps, num_stages=tile.stages, **self.start,
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        norm = _statistics(block, sums, rows, size, params, self.start)
+        norm = _statistics(block, sums, rows, size, params)
         return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
 
     def _seen(self, block: Block, z: Tensor, z_t: Tensor | None, norm: Tensor) -> Seen:
@@ -112,7 +108,7 @@ class TritonOperators:
         size = _tile(rows, self.pass_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
             z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size, side,
-            block.outputs, block.pool, z_t is not None, size, **self.start,
+            block.outputs, block.pool, z_t is not None, size,
         )  # fmt: skip
         return Seen(seen, seen_t, places)
 
@@ -132,7 +128,7 @@ class TritonOperators:
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
             parts.stride(0), out.shape[1] - head.bias.start, channels, head.features, head.ways,
             max(16, triton.next_power_of_2(head.ways)), size, max(channels, self.features), w_t is not None,
-            self.precision, **self.start,
+            self.precision,
         )  # fmt: skip
         if blocks > 1:
             torch.sum(parts, 0, out=out[:, start:])
@@ -162,7 +158,7 @@ class TritonOperators:
         (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.weight_tile
         weight_kernel[grid](
             src, _or(src_t, src), norm, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
-            min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages, **self.start,
+            min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def _patch_weights(
@@ -171,7 +167,7 @@ class TritonOperators:
         tile, block = self.weight_tile, layer.block
         patch_weight_kernel[grid](
             x, *_cotangent_inputs(layer, back), written, *sizes, block.pool, back.dn_t is not None, tile.rows,
-            _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages, **self.start,
+            _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def join(self, pending: list[Any]) -> None:
@@ -190,7 +186,7 @@ class TritonOperators:
         data_kernel[(blocks, tasks)](
             back.dn, _or(back.dn_t, back.dn), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
             pictures, w.stride(0), *_geometry(block), w_t is not None, size, min(tile.channels, block.outputs),
-            self.precision, num_warps=tile.warps, num_stages=tile.stages, **self.start,
+            self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, out)
 
@@ -204,10 +200,10 @@ class TritonOperators:
             sums = sums.sum(1, keepdim=True)
         numbers, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
         rows = layer.z[0, ..., 0].numel()
-        cotangent_kernel[(tasks,)](
+        cotangent_kernel[(tasks, block.outputs // SOME)](
             sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
             out if bias is None else bias.of(out), numbers, rows, out.stride(0), sums.shape[1],
-            block.outputs, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None, **self.start,
+            block.outputs, SOME, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
         )  # fmt: skip
         back = Cotangent(dn, dn_t, numbers)
         if _columns(block):
@@ -216,23 +212,25 @@ class TritonOperators:
         size = _tile(rows, self.pass_rows)
         before_norm_kernel[(triton.cdiv(rows, size), tasks)](
             *_cotangent_inputs(layer, back), dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool,
-            dn_t is not None, size, **self.start,
+            dn_t is not None, size,
         )  # fmt: skip
         return Cotangent(dz, dz_t, None)
 
 
-def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters, start: dict[str, bool]) -> Tensor:
+def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
     """The numbers of BatchNorm for each channel, of sums over blocks of `size` rows"""
     (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
     (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
     while blocks > LONG:
         joined = sums.new_empty(tasks, triton.cdiv(blocks, MANY), 4, channels)
-        join_kernel[(joined.shape[1], tasks)](sums, joined, rows, blocks, channels, size, dual, MANY, **start)
+        join_kernel[(joined.shape[1], tasks, channels // SOME)](
+            sums, joined, rows, blocks, channels, SOME, size, dual, MANY
+        )
         sums, size, blocks = joined, size * MANY, joined.shape[1]
     norm = sums.new_empty(tasks, NORM_ROWS.value, channels)
-    statistics_kernel[(tasks,)](
+    statistics_kernel[(tasks, channels // SOME)](
         sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, shift.stride(0), blocks,
-        block.eps, channels, size, dual, _many(blocks), block.scale is not None, **start,
+        block.eps, channels, SOME, size, dual, _many(blocks), block.scale is not None,
     )  # fmt: skip
     return norm
 

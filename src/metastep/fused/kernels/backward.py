@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from metastep.fused.kernels.following import follow, kernel
 from metastep.fused.kernels.tiles import (
     BACK_ROWS,
     CROSS,
@@ -16,8 +17,6 @@ from metastep.fused.kernels.tiles import (
     back_of,
     before_norm,
     dot,
-    follow,
-    for_any,
     load_pair,
     norm_of,
     patch_tile,
@@ -55,7 +54,7 @@ def store_sums(sums, found, block, task, o, O: tl.constexpr, DUAL: tl.constexpr)
         tl.store(sums + 3 * O, found[3])
 
 
-@for_any("pictures", "size", "width")
+@kernel("pictures", "size", "width")
 def data_kernel(
     dz, dz_t, w, w_t, below, below_t, norm, out, out_t, sums, pictures, stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
@@ -105,7 +104,7 @@ def data_kernel(
     store_sums(sums, found, block, task, c, C, DUAL)
 
 
-@for_any("rows", "rows_per_part", "size", "width")
+@kernel("rows", "rows_per_part", "size", "width")
 def weight_kernel(
     src, src_t, norm, dz, dz_t, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
@@ -139,7 +138,7 @@ def weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc)
 
 
-@for_any("side", "rows", "rows_per_part", "size", "width")
+@kernel("side", "rows", "rows_per_part", "size", "width")
 def patch_weight_kernel(
     src, dn, dn_t, places, z, z_t, back, side, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
@@ -172,7 +171,7 @@ def patch_weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc, mask=(k < K * K * C)[:, None])
 
 
-@for_any("side", "rows", "width")
+@kernel("side", "rows", "width")
 def before_norm_kernel(
     dn, dn_t, places, z, z_t, back, side, dz, dz_t, rows, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,

@@ -2,20 +2,11 @@
 
 import triton.language as tl
 
-from metastep.fused.kernels.tiles import (
-    NORM_ROWS,
-    activation,
-    dot,
-    follow,
-    for_any,
-    load_pair,
-    norm_of,
-    patch_tile,
-    position,
-)
+from metastep.fused.kernels.following import follow, kernel
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile, position
 
 
-@for_any("rows", "size", "width")
+@kernel("rows", "size", "width")
 def forward_kernel(
     src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
@@ -75,7 +66,7 @@ def forward_kernel(
         tl.store(sums + 3 * O, tl.sum(away * acc_t, 0))
 
 
-@for_any("rows", "width", "side")
+@kernel("rows", "width", "side")
 def pool_kernel(
     z, z_t, norm, seen, seen_t, places, rows, width, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,

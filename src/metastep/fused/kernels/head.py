@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 from metastep.fused.kernels.backward import cotangent_of, store_sums
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, follow, for_any, load_pair, norm_of
+from metastep.fused.kernels.following import follow, kernel
+from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of
 
 
 @triton.jit
@@ -13,7 +14,7 @@ def _by_channel(x, C: tl.constexpr, BLOCK_F: tl.constexpr):
     return tl.sum(tl.reshape(x, (BLOCK_F // C, C)), 0)
 
 
-@for_any("pictures", "filled")
+@kernel("pictures", "filled")
 def head_kernel(
     z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums,
     pictures, stride, out_stride, part_stride, filled,

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from metastep.fused.kernels.following import follow, kernel
 from metastep.fused.kernels.tiles import (
     A_T,
     B_T,
@@ -20,19 +21,22 @@ from metastep.fused.kernels.tiles import (
     G,
     U,
     V,
-    follow,
-    for_any,
 )  # fmt: skip
 
 
 @triton.jit
+def channels(group, SOME: tl.constexpr):
+    return group * SOME + tl.arange(0, SOME)
+
+
+@triton.jit
 def _joined(
-    sums, rows, start, blocks, O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr
+    sums, o, rows, start, blocks,
+    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """Of `blocks` blocks from the block `start`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
-    o = tl.arange(0, O)
+    """Of the channels o and of `blocks` blocks from the block `start`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     there = tl.minimum(rows - start * BLOCK_R, blocks * BLOCK_R).to(tl.float32)
-    total, total_t = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
+    total, total_t = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
     for first in range(start, start + blocks, MANY):
         b = first + tl.arange(0, MANY)
         count = tl.minimum(rows - b * BLOCK_R, BLOCK_R).to(tl.float32)[:, None]
@@ -41,7 +45,7 @@ def _joined(
         if DUAL:
             total_t += tl.sum(count * tl.load(sums + at + 2 * O, mask=mask, other=0.0), 0)
     mean, mean_t = total / there, total_t / there
-    square, product = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
+    square, product = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
     for first in range(start, start + blocks, MANY):
         b = first + tl.arange(0, MANY)
         count = tl.minimum(rows - b * BLOCK_R, BLOCK_R).to(tl.float32)[:, None]
@@ -54,16 +58,18 @@ def _joined(
     return mean, square, mean_t, product
 
 
-@for_any("rows", "blocks")
+@kernel("rows", "blocks")
 def join_kernel(
-    sums, joined, rows, blocks, O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, CHAINED: tl.constexpr,
+    sums, joined, rows, blocks,
+    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Sums of blocks that are MANY times as long"""
     follow(CHAINED)
-    group, task, o = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.arange(0, O)
+    group, task, o = tl.program_id(0), tl.program_id(1).to(tl.int64), channels(tl.program_id(2), SOME)
     sums += task * blocks * 4 * O
     number = tl.minimum(blocks - group * MANY, MANY)
-    mean, square, mean_t, product = _joined(sums, rows, group * MANY, number, O, BLOCK_R, DUAL, MANY)
+    mean, square, mean_t, product = _joined(sums, o, rows, group * MANY, number, O, SOME, BLOCK_R, DUAL, MANY)
     joined += (task * tl.num_programs(0) + group) * 4 * O + o
     tl.store(joined, mean)
     tl.store(joined + O, square)
@@ -72,16 +78,17 @@ def join_kernel(
         tl.store(joined + 3 * O, product)
 
 
-@for_any("rows", "blocks")
+@kernel("rows", "blocks")
 def statistics_kernel(
     sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
-    O: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, CHAINED: tl.constexpr,
+    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
+    SCALED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A, B, A˙, B˙ and what they are made of"""
     follow(CHAINED)
-    task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
+    task, o = tl.program_id(0).to(tl.int64), channels(tl.program_id(1), SOME)
     sums += task * blocks * 4 * O
-    mean, square, mean_t, product = _joined(sums, rows, 0, blocks, O, BLOCK_R, DUAL, MANY)
+    mean, square, mean_t, product = _joined(sums, o, rows, 0, blocks, O, SOME, BLOCK_R, DUAL, MANY)
     rstd = 1.0 / tl.sqrt(square / rows + eps)
     a = rstd * tl.load(scale + task * stride + o) if SCALED else rstd
     norm += task * NORM_ROWS * O + o
@@ -100,17 +107,18 @@ def statistics_kernel(
         tl.store(norm + CROSS * O, cross)
 
 
-@for_any("rows", "blocks")
+@kernel("rows", "blocks")
 def cotangent_kernel(
     sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
-    O: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
+    O: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
+    BIAS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Joins the sums of dn; writes the gradients of γ and β (or their derivatives), and makes G, U, V, … of them"""
     follow(CHAINED)
-    task, o = tl.program_id(0).to(tl.int64), tl.arange(0, O)
+    task, o = tl.program_id(0).to(tl.int64), channels(tl.program_id(1), SOME)
     sums += task * blocks * 4 * O
-    shift, slope = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
-    shift_t, slope_t = tl.zeros((O,), tl.float32), tl.zeros((O,), tl.float32)
+    shift, slope = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
+    shift_t, slope_t = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
     for first in range(0, blocks, MANY):
         b = first + tl.arange(0, MANY)
         at, mask = (b * 4 * O)[:, None] + o[None, :], (b < blocks)[:, None]
@@ -138,4 +146,4 @@ def cotangent_kernel(
     if SCALED:
         tl.store(d_scale + task * stride + o, slope)
     if BIAS:
-        tl.store(d_bias + task * stride + o, tl.zeros((O,), tl.float32))
+        tl.store(d_bias + task * stride + o, tl.zeros((SOME,), tl.float32))

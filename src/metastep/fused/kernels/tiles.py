@@ -1,15 +1,7 @@
 """What kernels share: the numbers for each channel, and how a tile (rows, channels) is read with them."""
 
-from typing import Any
-
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-
-def for_any(*numbers: str) -> Any:
-    """A kernel that is compiled once for all values of these: Triton would have others for 1 and for multiples of 16"""
-    return triton.jit(do_not_specialize=numbers)
 
 
 # Rows of the arrays of numbers for each channel, each (tasks, rows, channels)
@@ -27,14 +19,6 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
     else:  # not after a return: Triton would compile this one too
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
     return acc
-
-
-@triton.jit
-def follow(CHAINED: tl.constexpr):
-    """Started before the kernel before it has ended: wait for what that one writes, and let the next one start"""
-    if CHAINED:
-        gdc_wait()
-        gdc_launch_dependents()
 
 
 @triton.jit
