@@ -20,6 +20,7 @@ if "TRITON_INTERPRET" in os.environ:
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compiled
+from triton.language import constexpr
 
 from metastep.fused import adam, dynamics, launch
 
@@ -71,7 +72,8 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Compiled]:
     return found
 
 
-STRIDED, POOLED = Net(filters=(64, 64)), Net(channels=3, filters=(32, 32), stride=1, pool=2, shift_only=True)
+STRIDED = Net(size=16, filters=(64, 64))
+POOLED = Net(channels=3, filters=(32, 32), stride=1, pool=2, shift_only=True)
 SHORT = Net(size=2, filters=(16,))  # ends with one position; too few rows to join sums of
 BETWEEN = {"data_kernel", "weight_kernel", "before_norm_kernel"}  # of blocks that see another block
 CHAINS: dict[str, tuple[Net, str, bool, set[str]]] = {  # the net, precision, whether with a direction, kernels not used
@@ -91,7 +93,7 @@ def test_chains(
     unused: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launch, "LONG", 1)
+    monkeypatch.setattr(launch, "FEW", constexpr(2))
     chain, (x, y) = chain_of(net.build(), net.size), net.tasks().support
     flat, seen = torch.zeros(len(x), chain.length), x.float().permute(0, 1, 3, 4, 2).contiguous()
     differentiate(launch.TritonOperators(precision), chain, flat, seen, y, flat if dual else None)

@@ -13,15 +13,13 @@ from metastep.fused.chain import Block, Chain, Head, NotAChainError
 from metastep.fused.kernels.backward import before_norm_kernel, data_kernel, patch_weight_kernel, weight_kernel
 from metastep.fused.kernels.forward import forward_kernel, pool_kernel
 from metastep.fused.kernels.head import head_kernel
-from metastep.fused.kernels.statistics import cotangent_kernel, join_kernel, statistics_kernel
-from metastep.fused.kernels.tiles import BACK_ROWS, NORM_ROWS
+from metastep.fused.kernels.statistics import FEW, join_kernel
+from metastep.fused.kernels.tiles import NORM_ROWS
 from metastep.streams import beside, join
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
-MANY, FEW = 128, 16  # sums that are joined at a time
 SOME = 16  # channels that one program joins sums of: more programs end sooner
 ROWS = 2**22  # that kernels can count, see `tiles.position`
-LONG = 4 * MANY  # sums that one program may join: reading more would take longer than another kernel does
 
 
 def require_kernels(chain: Chain) -> None:
@@ -54,6 +52,21 @@ class Tile(NamedTuple):
 
 # The fastest of those that were measured on an H200
 FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64, warps=2)
+
+
+class Norm(NamedTuple):
+    """What those who read z make A, B, … of, in the order in which kernels take it"""
+
+    sums: Tensor  # (tasks, blocks, 4, channels)
+    numbers: Tensor  # as `tiles.norm_of` reads them; the first reader of z writes them for the way back
+    scale: Tensor
+    shift: Tensor
+    scale_t: Tensor
+    shift_t: Tensor
+    rows: int
+    per: int  # rows of a block
+    eps: float
+    scaled: bool
 
 
 class Seen(NamedTuple):
@@ -91,14 +104,14 @@ class TritonOperators:
         blocks = triton.cdiv(rows, size)
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         forward_kernel[(blocks, tasks)](
-            src, _or(src_t, src), norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
+            src, _or(src_t, src), *norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
             *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
-        norm = _statistics(block, sums, rows, size, params)
+        norm = _norm(block, sums, rows, size, params)
         return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
 
-    def _seen(self, block: Block, z: Tensor, z_t: Tensor | None, norm: Tensor) -> Seen:
+    def _seen(self, block: Block, z: Tensor, z_t: Tensor | None, norm: Norm) -> Seen:
         if block.pool == 1:
             return Seen(z, z_t, z)
         tasks, pictures, side = *z.shape[:2], block.seen_size
@@ -107,7 +120,7 @@ class TritonOperators:
         rows = pictures * side**2
         size = _tile(rows, self.pass_rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
-            z, _or(z_t, z), norm, seen, _or(seen_t, seen), places, rows, block.out_size, side,
+            z, _or(z_t, z), *norm, seen, _or(seen_t, seen), places, rows, norm.shift.stride(0), block.out_size, side,
             block.outputs, block.pool, z_t is not None, size,
         )  # fmt: skip
         return Seen(seen, seen_t, places)
@@ -124,7 +137,7 @@ class TritonOperators:
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
         dn, dn_t = _pair(torch.empty_like(z), w_t)
         head_kernel[(blocks, tasks)](
-            z, _or(z_t, z), last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
+            z, _or(z_t, z), *last.norm, w, b, _or(w_t, w), _or(b_t, b), y, judged, parts,
             parts[..., head.bias.start - start :], dn, _or(dn_t, dn), sums, pictures, w.stride(0), parts.stride(1),
             parts.stride(0), out.shape[1] - head.bias.start, channels, head.features, head.ways,
             max(16, triton.next_power_of_2(head.ways)), size, max(channels, self.features), w_t is not None,
@@ -147,7 +160,7 @@ class TritonOperators:
             if isinstance(before, Layer):
                 self._weights(before, back, written, (pieces, parts, tasks), sizes)
             else:
-                self._patch_weights(before, layer, back, written, (parts, tasks), sizes)
+                self._patch_weights(before, block, back, written, (parts, tasks), sizes)
             if parts > 1:
                 torch.sum(written, 0, out=slot)
         return before, layer, back
@@ -157,17 +170,17 @@ class TritonOperators:
     ) -> None:
         (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.weight_tile
         weight_kernel[grid](
-            src, _or(src_t, src), norm, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
+            src, _or(src_t, src), norm.numbers, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
             min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def _patch_weights(
-        self, x: Tensor, layer: Layer, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
+        self, x: Tensor, block: Block, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
     ) -> None:
-        tile, block = self.weight_tile, layer.block
+        tile = self.weight_tile
         patch_weight_kernel[grid](
-            x, *_cotangent_inputs(layer, back), written, *sizes, block.pool, back.dn_t is not None, tile.rows,
-            _columns(block), self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            x, *back.sums, written, *sizes, block.pool, back.dn_t is not None, tile.rows, _columns(block),
+            self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def join(self, pending: list[Any]) -> None:
@@ -184,66 +197,55 @@ class TritonOperators:
         dn, dn_t = _pair(torch.empty_like(below), w_t)
         sums = below.new_empty(tasks, blocks, 4, block.inputs)
         data_kernel[(blocks, tasks)](
-            back.dn, _or(back.dn_t, back.dn), w, _or(w_t, w), below, _or(below_t, below), norm, dn, _or(dn_t, dn), sums,
-            pictures, w.stride(0), *_geometry(block), w_t is not None, size, min(tile.channels, block.outputs),
-            self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            back.dn, _or(back.dn_t, back.dn), w, _or(w_t, w), below, _or(below_t, below), norm.numbers, dn,
+            _or(dn_t, dn), sums, pictures, w.stride(0), *_geometry(block), w_t is not None, size,
+            min(tile.channels, block.outputs), self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return self._cotangent(before, dn, dn_t, sums, out)
 
     def _cotangent(self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
-        """dz, where it is read more than once, else dn and the numbers to make it by.
+        """dz, where it is read more than once, else dn and what to make dz by.
 
-        The gradients of BatchNorm's parameters are written on the way.
+        Whoever makes it writes the gradients of BatchNorm's parameters on the way.
         """
-        block, tasks = layer.block, len(sums)
-        if sums.shape[1] > LONG:
+        if sums.shape[1] > FEW.value:
             sums = sums.sum(1, keepdim=True)
-        numbers, (scale, bias) = dn.new_empty(tasks, BACK_ROWS.value, block.outputs), (block.scale, block.bias)
-        rows = layer.z[0, ..., 0].numel()
-        cotangent_kernel[(tasks, block.outputs // SOME)](
-            sums, layer.norm, block.shift.of(out), out if scale is None else scale.of(out),
-            out if bias is None else bias.of(out), numbers, rows, out.stride(0), sums.shape[1],
-            block.outputs, SOME, dn_t is not None, _many(sums.shape[1]), scale is not None, bias is not None,
-        )  # fmt: skip
-        back = Cotangent(dn, dn_t, numbers)
+        block, rows, inputs = layer.block, layer.z[0, ..., 0].numel(), _cotangent_inputs(layer, dn, dn_t, sums, out)
         if _columns(block):
-            return back
+            return Cotangent(dn, dn_t, inputs)
         dz, dz_t = (dn, dn_t) if block.pool == 1 else _pair(torch.empty_like(layer.z), dn_t)
         size = _tile(rows, self.pass_rows)
-        before_norm_kernel[(triton.cdiv(rows, size), tasks)](
-            *_cotangent_inputs(layer, back), dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool,
-            dn_t is not None, size,
+        before_norm_kernel[(triton.cdiv(rows, size), len(sums))](
+            *inputs, dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool, dn_t is not None, size,
         )  # fmt: skip
         return Cotangent(dz, dz_t, None)
 
 
-def _statistics(block: Block, sums: Tensor, rows: int, size: int, params: Parameters) -> Tensor:
-    """The numbers of BatchNorm for each channel, of sums over blocks of `size` rows"""
+def _norm(block: Block, sums: Tensor, rows: int, per: int, params: Parameters) -> Norm:
+    """Of sums over blocks of `per` rows, joined until there are few of them"""
     (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
     (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
-    while blocks > LONG:
-        joined = sums.new_empty(tasks, triton.cdiv(blocks, MANY), 4, channels)
-        join_kernel[(joined.shape[1], tasks, channels // SOME)](
-            sums, joined, rows, blocks, channels, SOME, size, dual, MANY
-        )
-        sums, size, blocks = joined, size * MANY, joined.shape[1]
-    norm = sums.new_empty(tasks, NORM_ROWS.value, channels)
-    statistics_kernel[(tasks, channels // SOME)](
-        sums, norm, scale, shift, _or(scale_t, scale), _or(shift_t, shift), rows, shift.stride(0), blocks,
-        block.eps, channels, SOME, size, dual, _many(blocks), block.scale is not None,
-    )  # fmt: skip
-    return norm
+    while blocks > FEW.value:
+        joined = sums.new_empty(tasks, triton.cdiv(blocks, FEW.value), 4, channels)
+        join_kernel[(joined.shape[1], tasks, channels // SOME)](sums, joined, rows, per, channels, SOME, dual)
+        sums, per, blocks = joined, per * FEW.value, joined.shape[1]
+    numbers, dots = sums.new_empty(tasks, NORM_ROWS.value, channels), (_or(scale_t, scale), _or(shift_t, shift))
+    return Norm(sums, numbers, scale, shift, *dots, rows, per, block.eps, scaled=block.scale is not None)
 
 
-def _cotangent_inputs(layer: Layer, back: Cotangent) -> tuple[Any, ...]:
-    """What dz is made of"""
-    z, dn = layer.z, back.dn
-    return dn, _or(back.dn_t, dn), layer.saved.places, z, _or(layer.z_t, z), back.sums, layer.block.seen_size
+def _cotangent_inputs(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> tuple[Any, ...]:
+    """What dz is made of, and where the gradients of BatchNorm's parameters go"""
+    (block, z, z_t, norm, saved), shift = layer, layer.block.shift
+    slots = shift.of(out), (block.scale or shift).of(out), (block.bias or shift).of(out)
+    sizes = sums.shape[1], out.stride(0), block.scale is not None, block.bias is not None
+    return dn, _or(dn_t, dn), saved.places, z, _or(z_t, z), block.seen_size, sums, norm.numbers, *slots, *sizes
 
 
-def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """What a block reads, and the numbers to normalise it with; pictures are read as they are"""
-    return (before.saved.z, before.saved.z_t, before.norm) if isinstance(before, Layer) else (before, None, before)
+def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm]:
+    """What a block reads, and what to normalise it with; pictures are read as they are"""
+    if isinstance(before, Layer):
+        return before.saved.z, before.saved.z_t, before.norm
+    return before, None, Norm(*6 * (before,), rows=1, per=1, eps=0.0, scaled=False)
 
 
 def _pair(room: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -268,7 +270,3 @@ def _columns(block: Block) -> int:
 
 def _tile(number: int, most: int) -> int:
     return int(min(most, max(16, triton.next_power_of_2(number))))
-
-
-def _many(blocks: int) -> int:
-    return MANY if blocks > FEW else FEW  # a kernel is compiled for each

@@ -1,8 +1,8 @@
 """The operators of a chain as Triton kernels: convolutions read z and normalise it on the way, and sum up what follows.
 
 BatchNorm and ReLU are never passes of their own. A kernel that writes z (or dn) also writes its sums over the rows it
-saw; a small kernel then joins the sums in a fixed order, so that results do not depend on which came first, and makes
-of them the few numbers for each channel with which every later reader finds what it needs linearly:
+saw; its readers join the sums in a fixed order, so that results do not depend on which came first, and make of them the
+few numbers for each channel with which they find what they need linearly:
 
     n = A·z + B          ṅ = A·ż + A˙·z + B˙
     dz = G·dn + U·z + V          dż = G·dṅ + U·ż + G˙·dn + U˙·z + V˙

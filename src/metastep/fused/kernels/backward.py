@@ -4,17 +4,10 @@ import triton
 import triton.language as tl
 
 from metastep.fused.kernels.following import follow, kernel
+from metastep.fused.kernels.statistics import made_back
 from metastep.fused.kernels.tiles import (
-    BACK_ROWS,
-    CROSS,
-    MEAN,
-    MEAN_T,
     NORM_ROWS,
-    RSTD,
-    A,
-    B,
     activation,
-    back_of,
     before_norm,
     dot,
     load_pair,
@@ -25,12 +18,12 @@ from metastep.fused.kernels.tiles import (
 
 
 @triton.jit
-def cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, o, O: tl.constexpr, DUAL: tl.constexpr):
+def cotangent_of(da, da_t, z, z_t, numbers, dn, dn_t, at, mask, DUAL: tl.constexpr):
     """Writes dn = da·[n > 0]; its sums over these rows: Σdn, Σdn·ẑ, Σdṅ, Σ(dṅ·ẑ + dn·ẑ˙)"""
+    a, b, _, _, mean, rstd, mean_t, cross = numbers
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
-    opened = mask & (value * tl.load(norm + A * O + o)[None, :] + tl.load(norm + B * O + o)[None, :] > 0)
-    mean, rstd = tl.load(norm + MEAN * O + o), tl.load(norm + RSTD * O + o)
-    z_hat = (value - mean[None, :]) * rstd[None, :]
+    opened = mask & (value * a + b > 0)
+    z_hat = (value - mean) * rstd
     d = tl.where(opened, da, 0.0)
     tl.store(dn + at, d, mask=mask)
     shift, scale = tl.sum(d, 0), tl.sum(d * z_hat, 0)
@@ -38,8 +31,7 @@ def cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, o, O: tl.constexpr,
     if DUAL:
         d_t = tl.where(opened, da_t, 0.0)
         tl.store(dn_t + at, d_t, mask=mask)
-        mean_t, cross = tl.load(norm + MEAN_T * O + o), tl.load(norm + CROSS * O + o)
-        z_hat_t = rstd[None, :] * (value_t - mean_t[None, :] - z_hat * cross[None, :])
+        z_hat_t = rstd * (value_t - mean_t - z_hat * cross)
         shift_t, scale_t = tl.sum(d_t, 0), tl.sum(d_t * z_hat + d * z_hat_t, 0)
     return shift, scale, shift_t, scale_t
 
@@ -99,8 +91,8 @@ def data_kernel(
             acc_t = dot(d_t, weight, acc_t, PRECISION)
             acc_t = dot(d, tl.trans(tl.load(w_t + w_at)), acc_t, PRECISION)
     at = ((task * pictures + image) * size * size + y * size + x)[:, None] * C + c[None, :]
-    mask, norm = row_mask[:, None] & (c < C)[None, :], norm + task * NORM_ROWS * C
-    found = cotangent_of(acc, acc_t, below, below_t, norm, out, out_t, at, mask, c, C, DUAL)
+    mask, numbers = row_mask[:, None] & (c < C)[None, :], norm_of(norm + task * NORM_ROWS * C, c, C, DUAL)
+    found = cotangent_of(acc, acc_t, below, below_t, numbers, out, out_t, at, mask, DUAL)
     store_sums(sums, found, block, task, c, C, DUAL)
 
 
@@ -138,9 +130,10 @@ def weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc)
 
 
-@kernel("side", "rows", "rows_per_part", "size", "width")
+@kernel("side", "blocks", "rows", "rows_per_part", "size", "width")
 def patch_weight_kernel(
-    src, dn, dn_t, places, z, z_t, back, side, out, rows, rows_per_part, stride, part_stride, size, width,
+    src, dn, dn_t, places, z, z_t, side, sums, norm, d_shift, d_scale, d_bias, blocks, d_stride,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -155,7 +148,9 @@ def patch_weight_kernel(
     z += task * rows * O
     z_t += task * rows * O
     o, k = tl.arange(0, O), tl.arange(0, COLUMNS)
-    numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
+    numbers = made_back(
+        sums, norm, d_shift, d_scale, d_bias, rows, blocks, d_stride, task, part == 0, o, O, SCALED, BIAS, DUAL
+    )  # fmt: skip
     acc = tl.zeros((COLUMNS, O), tl.float32)
     last = tl.minimum((part + 1) * rows_per_part, rows)
     for first in range(part * rows_per_part, last, BLOCK_R):
@@ -171,9 +166,10 @@ def patch_weight_kernel(
     tl.store(out + part * part_stride + task * stride + at, acc, mask=(k < K * K * C)[:, None])
 
 
-@kernel("side", "rows", "width")
+@kernel("side", "blocks", "rows", "width")
 def before_norm_kernel(
-    dn, dn_t, places, z, z_t, back, side, dz, dz_t, rows, width,
+    dn, dn_t, places, z, z_t, side, sums, norm, d_shift, d_scale, d_bias, blocks, d_stride,
+    SCALED: tl.constexpr, BIAS: tl.constexpr, dz, dz_t, rows, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """dz and dż, which the two kernels above read once for every tap; they may take the place of dn and dṅ"""
@@ -185,7 +181,10 @@ def before_norm_kernel(
     dn_t += task * pictures * side * side * O
     places += task * pictures * side * side * O
     image, y, x = position(r, width, width)
-    numbers = back_of(back + task * BACK_ROWS * O, o, O, DUAL)
+    numbers = made_back(
+        sums, norm, d_shift, d_scale, d_bias, rows, blocks, d_stride, task, tl.program_id(0) == 0, o,
+        O, SCALED, BIAS, DUAL,
+    )  # fmt: skip
     found, found_t = before_norm(
         dn, dn_t, places, z + task * rows * O, z_t + task * rows * O, numbers, r, image, y, x, o, row_mask, side,
         O, POOL, DUAL,

@@ -3,12 +3,14 @@
 import triton.language as tl
 
 from metastep.fused.kernels.following import follow, kernel
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of, patch_tile, position
+from metastep.fused.kernels.statistics import made_norm
+from metastep.fused.kernels.tiles import activation, dot, load_pair, patch_tile, position
 
 
-@kernel("rows", "size", "width")
+@kernel("seen", "per", "rows", "size", "width")
 def forward_kernel(
-    src, src_t, norm, w, w_t, z, z_t, sums, rows, w_stride, size, width,
+    src, src_t, sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, SCALED: tl.constexpr,
+    w, w_t, z, z_t, z_sums, rows, stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -18,9 +20,8 @@ def forward_kernel(
     pictures = rows // (width * width)
     src += task * pictures * size * size * C
     src_t += task * pictures * size * size * C
-    norm += task * NORM_ROWS * C
-    w += task * w_stride
-    w_t += task * w_stride
+    w += task * stride
+    w_t += task * stride
     r = block * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < rows
     image, yo, xo = position(r, width, width)
@@ -38,37 +39,42 @@ def forward_kernel(
     else:
         y0, x0 = yo * S - PAD, xo * S - PAD
         corner = ((image * size + y0) * size + x0) * C
-        for step in range(K * K * (C // BLOCK_K)):
-            tap = step // (C // BLOCK_K)
-            c = step % (C // BLOCK_K) * BLOCK_K + tl.arange(0, BLOCK_K)
-            y, x = y0 + tap // K, x0 + tap % K
-            mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-            at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
-            value, value_t = load_pair(src, src_t, at, mask, DUAL)
-            f, f_t = activation(value, value_t, norm_of(norm, c, C, DUAL), mask, DUAL)
-            w_at = (tap * C + c)[:, None] * O + o[None, :]
-            weight = tl.load(w + w_at)
-            acc = dot(f, weight, acc, PRECISION)
-            if DUAL:
-                acc_t = dot(f_t, weight, acc_t, PRECISION)
-                acc_t = dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
+        for group in range(C // BLOCK_K):
+            c = group * BLOCK_K + tl.arange(0, BLOCK_K)
+            numbers = made_norm(
+                sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, stride, task, block == 0, c,
+                C, SCALED, DUAL,
+            )  # fmt: skip
+            for tap in range(K * K):
+                y, x = y0 + tap // K, x0 + tap % K
+                mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+                at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
+                value, value_t = load_pair(src, src_t, at, mask, DUAL)
+                f, f_t = activation(value, value_t, numbers, mask, DUAL)
+                w_at = (tap * C + c)[:, None] * O + o[None, :]
+                weight = tl.load(w + w_at)
+                acc = dot(f, weight, acc, PRECISION)
+                if DUAL:
+                    acc_t = dot(f_t, weight, acc_t, PRECISION)
+                    acc_t = dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
     out = (task * rows + r)[:, None] * O + o[None, :]
     tl.store(z + out, acc, mask=row_mask[:, None])
     count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)
     mean = tl.sum(acc, 0) / count  # rows beyond the last are 0
     away = tl.where(row_mask[:, None], acc - mean[None, :], 0.0)
-    sums += (task * tl.num_programs(0) + block) * 4 * O + o
-    tl.store(sums, mean)
-    tl.store(sums + O, tl.sum(away * away, 0))
+    z_sums += (task * tl.num_programs(0) + block) * 4 * O + o
+    tl.store(z_sums, mean)
+    tl.store(z_sums + O, tl.sum(away * away, 0))
     if DUAL:
         tl.store(z_t + out, acc_t, mask=row_mask[:, None])
-        tl.store(sums + 2 * O, tl.sum(acc_t, 0) / count)
-        tl.store(sums + 3 * O, tl.sum(away * acc_t, 0))
+        tl.store(z_sums + 2 * O, tl.sum(acc_t, 0) / count)
+        tl.store(z_sums + 3 * O, tl.sum(away * acc_t, 0))
 
 
-@kernel("rows", "width", "side")
+@kernel("made", "per", "rows", "width", "side")
 def pool_kernel(
-    z, z_t, norm, seen, seen_t, places, rows, width, side,
+    z, z_t, sums, norm, scale, shift, scale_t, shift_t, made, per, eps, SCALED: tl.constexpr,
+    seen, seen_t, places, rows, stride, width, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """z and ż where n is the largest of its window, the first of equal ones, and which that was
@@ -82,7 +88,10 @@ def pool_kernel(
     image, y, x = position(r, side, side)
     z += task * (rows // (side * side)) * width * width * O
     z_t += task * (rows // (side * side)) * width * width * O
-    a, b, _, _ = norm_of(norm + task * NORM_ROWS * O, o, O, False)
+    a, b, _, _, _, _, _, _ = made_norm(
+        sums, norm, scale, shift, scale_t, shift_t, made, per, eps, stride, task, tl.program_id(0) == 0, o,
+        O, SCALED, DUAL,
+    )  # fmt: skip
     corner = ((image * width + y * POOL) * width + x * POOL)[:, None] * O + o[None, :]
     best, best_t = load_pair(z, z_t, corner, mask, DUAL)
     top, place = best * a + b, tl.zeros((BLOCK_R, O), tl.int32)

@@ -5,7 +5,8 @@ import triton.language as tl
 
 from metastep.fused.kernels.backward import cotangent_of, store_sums
 from metastep.fused.kernels.following import follow, kernel
-from metastep.fused.kernels.tiles import NORM_ROWS, activation, dot, load_pair, norm_of
+from metastep.fused.kernels.statistics import made_norm
+from metastep.fused.kernels.tiles import activation, dot, load_pair
 
 
 @triton.jit
@@ -14,9 +15,10 @@ def _by_channel(x, C: tl.constexpr, BLOCK_F: tl.constexpr):
     return tl.sum(tl.reshape(x, (BLOCK_F // C, C)), 0)
 
 
-@kernel("pictures", "filled")
+@kernel("rows", "per", "pictures", "filled")
 def head_kernel(
-    z, z_t, norm, w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, sums,
+    z, z_t, sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, SCALED: tl.constexpr,
+    w, b, w_t, b_t, labels, judged, d_w, d_b, dn, dn_t, dn_sums,
     pictures, stride, out_stride, part_stride, filled,
     C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
@@ -26,10 +28,11 @@ def head_kernel(
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i, j = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, COLUMNS)
     there, real, c = i < pictures, j < WAYS, tl.arange(0, BLOCK_F) % C
-    norm += task * NORM_ROWS * C
     w += task * stride
     w_t += task * stride
-    numbers = norm_of(norm, c, C, DUAL)
+    numbers = made_norm(
+        sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, stride, task, block == 0, c, C, SCALED, DUAL
+    )  # fmt: skip
     logits = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     logits_t = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     for first in range(0, FEATURES, BLOCK_F):
@@ -65,8 +68,8 @@ def head_kernel(
         d_t = tl.where(there[:, None] & real[None, :], d_t, 0.0)
     part = block * part_stride + task * out_stride
     tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 behind the last class
-    shift, scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
-    shift_t, scale_t = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
+    d_shift, d_scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
+    d_shift_t, d_scale_t = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
     for first in range(0, FEATURES, BLOCK_F):
         k = first + tl.arange(0, BLOCK_F)
         mask, w_mask = there[:, None] & (k < FEATURES)[None, :], (k < FEATURES)[:, None] & real[None, :]
@@ -82,12 +85,13 @@ def head_kernel(
             da_t = dot(d_t, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
             da_t = dot(d, tl.trans(weight_t), da_t, PRECISION)
         tl.store(d_w + part + w_at, grad_w, mask=w_mask)
-        more = cotangent_of(da, da_t, z, z_t, norm, dn, dn_t, at, mask, c, C, DUAL)
-        shift, scale, shift_t, scale_t = shift + more[0], scale + more[1], shift_t + more[2], scale_t + more[3]
+        more = cotangent_of(da, da_t, z, z_t, numbers, dn, dn_t, at, mask, DUAL)
+        d_shift, d_scale = d_shift + more[0], d_scale + more[1]
+        d_shift_t, d_scale_t = d_shift_t + more[2], d_scale_t + more[3]
     found = (
-        _by_channel(shift, C, BLOCK_F),
-        _by_channel(scale, C, BLOCK_F),
-        _by_channel(shift_t, C, BLOCK_F),
-        _by_channel(scale_t, C, BLOCK_F),
+        _by_channel(d_shift, C, BLOCK_F),
+        _by_channel(d_scale, C, BLOCK_F),
+        _by_channel(d_shift_t, C, BLOCK_F),
+        _by_channel(d_scale_t, C, BLOCK_F),
     )
-    store_sums(sums, found, block, task, tl.arange(0, C), C, DUAL)
+    store_sums(dn_sums, found, block, task, tl.arange(0, C), C, DUAL)

@@ -1,4 +1,8 @@
-"""Sums over all rows, joined of those over blocks of rows: what BatchNorm needs on the way forth, and back."""
+"""Sums over all rows, joined of those over blocks of rows: what BatchNorm needs on the way forth, and back.
+
+Whoever reads z (or dn) joins them itself, every program for the channels that it reads: a kernel that did it for all of
+them would take longer to start than they take together.
+"""
 
 import triton
 import triton.language as tl
@@ -7,143 +11,118 @@ from metastep.fused.kernels.following import follow, kernel
 from metastep.fused.kernels.tiles import (
     A_T,
     B_T,
-    BACK_ROWS,
     CROSS,
-    G_T,
     MEAN,
     MEAN_T,
     NORM_ROWS,
     RSTD,
-    U_T,
-    V_T,
     A,
     B,
-    G,
-    U,
-    V,
+    load_pair,
+    norm_of,
 )  # fmt: skip
 
-
-@triton.jit
-def channels(group, SOME: tl.constexpr):
-    return group * SOME + tl.arange(0, SOME)
+FEW = tl.constexpr(32)  # sums that are joined at a time: so many stay in registers, to be gone over twice
 
 
 @triton.jit
-def _joined(
-    sums, o, rows, start, blocks,
-    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
-):  # fmt: skip
-    """Of the channels o and of `blocks` blocks from the block `start`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
-    there = tl.minimum(rows - start * BLOCK_R, blocks * BLOCK_R).to(tl.float32)
-    total, total_t = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
-    for first in range(start, start + blocks, MANY):
-        b = first + tl.arange(0, MANY)
-        count = tl.minimum(rows - b * BLOCK_R, BLOCK_R).to(tl.float32)[:, None]
-        at, mask = (b * 4 * O)[:, None] + o[None, :], (b < start + blocks)[:, None]
-        total += tl.sum(count * tl.load(sums + at, mask=mask, other=0.0), 0)
-        if DUAL:
-            total_t += tl.sum(count * tl.load(sums + at + 2 * O, mask=mask, other=0.0), 0)
-    mean, mean_t = total / there, total_t / there
-    square, product = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
-    for first in range(start, start + blocks, MANY):
-        b = first + tl.arange(0, MANY)
-        count = tl.minimum(rows - b * BLOCK_R, BLOCK_R).to(tl.float32)[:, None]
-        at, mask = (b * 4 * O)[:, None] + o[None, :], (b < start + blocks)[:, None]
-        away = tl.where(mask, tl.load(sums + at, mask=mask, other=0.0) - mean[None, :], 0.0)
-        square += tl.sum(tl.load(sums + at + O, mask=mask, other=0.0) + count * away * away, 0)
-        if DUAL:
-            away_t = tl.load(sums + at + 2 * O, mask=mask, other=0.0) - mean_t[None, :]
-            product += tl.sum(tl.load(sums + at + 3 * O, mask=mask, other=0.0) + count * away * away_t, 0)
+def _joined(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr):
+    """Of the channels c and of FEW blocks of `per` rows from the `first`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    b = first + tl.arange(0, FEW)
+    at, mask = (b * 4 * C)[:, None] + c[None, :], (b * per < rows)[:, None]
+    count = tl.minimum(rows - b * per, per).to(tl.float32)[:, None]  # the last may have fewer
+    there = tl.minimum(rows - first * per, FEW * per).to(tl.float32)
+    means, means_t = load_pair(sums, sums + 2 * C, at, mask, DUAL)
+    squares, products = load_pair(sums + C, sums + 3 * C, at, mask, DUAL)
+    mean = tl.sum(count * means, 0) / there
+    away = tl.where(mask, means - mean[None, :], 0.0)
+    square = tl.sum(squares + count * away * away, 0)
+    mean_t, product = mean, square
+    if DUAL:
+        mean_t = tl.sum(count * means_t, 0) / there
+        product = tl.sum(products + count * away * (means_t - mean_t[None, :]), 0)
     return mean, square, mean_t, product
 
 
-@kernel("rows", "blocks")
+@kernel("rows", "per")
 def join_kernel(
-    sums, joined, rows, blocks,
-    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
-    CHAINED: tl.constexpr,
+    sums, joined, rows, per, C: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, CHAINED: tl.constexpr
 ):  # fmt: skip
-    """Sums of blocks that are MANY times as long"""
+    """Sums of blocks that are FEW times as long"""
     follow(CHAINED)
-    group, task, o = tl.program_id(0), tl.program_id(1).to(tl.int64), channels(tl.program_id(2), SOME)
-    sums += task * blocks * 4 * O
-    number = tl.minimum(blocks - group * MANY, MANY)
-    mean, square, mean_t, product = _joined(sums, o, rows, group * MANY, number, O, SOME, BLOCK_R, DUAL, MANY)
-    joined += (task * tl.num_programs(0) + group) * 4 * O + o
+    group, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    c = tl.program_id(2) * SOME + tl.arange(0, SOME)
+    sums += task * tl.cdiv(rows, per) * 4 * C
+    mean, square, mean_t, product = _joined(sums, c, group * FEW, rows, per, C, DUAL)
+    joined += (task * tl.num_programs(0) + group) * 4 * C + c
     tl.store(joined, mean)
-    tl.store(joined + O, square)
+    tl.store(joined + C, square)
     if DUAL:
-        tl.store(joined + 2 * O, mean_t)
-        tl.store(joined + 3 * O, product)
+        tl.store(joined + 2 * C, mean_t)
+        tl.store(joined + 3 * C, product)
 
 
-@kernel("rows", "blocks")
-def statistics_kernel(
-    sums, norm, scale, shift, scale_t, shift_t, rows, stride, blocks, eps,
-    O: tl.constexpr, SOME: tl.constexpr, BLOCK_R: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr,
-    SCALED: tl.constexpr, CHAINED: tl.constexpr,
+@triton.jit
+def made_norm(
+    sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, stride, task, keep, c,
+    C: tl.constexpr, SCALED: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """A, B, A˙, B˙ and what they are made of"""
-    follow(CHAINED)
-    task, o = tl.program_id(0).to(tl.int64), channels(tl.program_id(1), SOME)
-    sums += task * blocks * 4 * O
-    mean, square, mean_t, product = _joined(sums, o, rows, 0, blocks, O, SOME, BLOCK_R, DUAL, MANY)
+    """What `norm_of` reads, of at most FEW blocks; one program of each task must keep it for those that come later"""
+    mean, square, mean_t, product = _joined(sums + task * tl.cdiv(rows, per) * 4 * C, c, 0, rows, per, C, DUAL)
+    at, norm = task * stride + c, norm + task * NORM_ROWS * C + c
     rstd = 1.0 / tl.sqrt(square / rows + eps)
-    a = rstd * tl.load(scale + task * stride + o) if SCALED else rstd
-    norm += task * NORM_ROWS * O + o
-    tl.store(norm + A * O, a)
-    tl.store(norm + B * O, tl.load(shift + task * stride + o) - mean * a)
-    tl.store(norm + MEAN * O, mean)
-    tl.store(norm + RSTD * O, rstd)
+    a = rstd * tl.load(scale + at) if SCALED else rstd
+    b = tl.load(shift + at) - mean * a
+    if keep:
+        tl.store(norm + A * C, a)
+        tl.store(norm + B * C, b)
+        tl.store(norm + MEAN * C, mean)
+        tl.store(norm + RSTD * C, rstd)
+    a_t, b_t, cross = a, b, rstd
     if DUAL:
         cross = rstd * product / rows
         a_t = -a * cross * rstd
         if SCALED:
-            a_t += rstd * tl.load(scale_t + task * stride + o)
-        tl.store(norm + A_T * O, a_t)
-        tl.store(norm + B_T * O, tl.load(shift_t + task * stride + o) - a * mean_t - mean * a_t)
-        tl.store(norm + MEAN_T * O, mean_t)
-        tl.store(norm + CROSS * O, cross)
+            a_t += rstd * tl.load(scale_t + at)
+        b_t = tl.load(shift_t + at) - a * mean_t - mean * a_t
+        if keep:
+            tl.store(norm + A_T * C, a_t)
+            tl.store(norm + B_T * C, b_t)
+            tl.store(norm + MEAN_T * C, mean_t)
+            tl.store(norm + CROSS * C, cross)
+    return (
+        a[None, :], b[None, :], a_t[None, :], b_t[None, :],
+        mean[None, :], rstd[None, :], mean_t[None, :], cross[None, :],
+    )  # fmt: skip
 
 
-@kernel("rows", "blocks")
-def cotangent_kernel(
-    sums, norm, d_shift, d_scale, d_bias, back, rows, stride, blocks,
-    O: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, MANY: tl.constexpr, SCALED: tl.constexpr,
-    BIAS: tl.constexpr, CHAINED: tl.constexpr,
+@triton.jit
+def made_back(
+    sums, norm, d_shift, d_scale, d_bias, rows, blocks, stride, task, keep, o,
+    O: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """Joins the sums of dn; writes the gradients of γ and β (or their derivatives), and makes G, U, V, … of them"""
-    follow(CHAINED)
-    task, o = tl.program_id(0).to(tl.int64), channels(tl.program_id(1), SOME)
+    """G, U, V, G˙, U˙, V˙ of at most FEW sums of dn; one program of each task must keep the gradients of γ and β"""
+    block = tl.arange(0, FEW)
+    each, mask = (block * 4 * O)[:, None] + o[None, :], (block < blocks)[:, None]
     sums += task * blocks * 4 * O
-    shift, slope = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
-    shift_t, slope_t = tl.zeros((SOME,), tl.float32), tl.zeros((SOME,), tl.float32)
-    for first in range(0, blocks, MANY):
-        b = first + tl.arange(0, MANY)
-        at, mask = (b * 4 * O)[:, None] + o[None, :], (b < blocks)[:, None]
-        shift += tl.sum(tl.load(sums + at, mask=mask, other=0.0), 0)
-        slope += tl.sum(tl.load(sums + at + O, mask=mask, other=0.0), 0)
-        if DUAL:
-            shift_t += tl.sum(tl.load(sums + at + 2 * O, mask=mask, other=0.0), 0)
-            slope_t += tl.sum(tl.load(sums + at + 3 * O, mask=mask, other=0.0), 0)
-    norm += task * NORM_ROWS * O + o
-    mean, rstd = tl.load(norm + MEAN * O), tl.load(norm + RSTD * O)
-    g, m1, m2 = tl.load(norm + A * O), shift / rows, slope / rows  # G is A: both are γr
+    shifts, shifts_t = load_pair(sums, sums + 2 * O, each, mask, DUAL)
+    slopes, slopes_t = load_pair(sums + O, sums + 3 * O, each, mask, DUAL)
+    shift, slope = tl.sum(shifts, 0)[None, :], tl.sum(slopes, 0)[None, :]
+    # G is A: both are γr
+    g, _, g_t, _, mean, rstd, mean_t, cross = norm_of(norm + task * NORM_ROWS * O, o, O, DUAL)
+    m1, m2 = shift / rows, slope / rows
     u = -g * rstd * m2
-    back += task * BACK_ROWS * O + o
-    tl.store(back + G * O, g)
-    tl.store(back + U * O, u)
-    tl.store(back + V * O, -g * m1 - u * mean)
+    v = -g * m1 - u * mean
+    u_t, v_t = u, v
     if DUAL:
-        mean_t, cross, g_t = tl.load(norm + MEAN_T * O), tl.load(norm + CROSS * O), tl.load(norm + A_T * O)
-        u_t = rstd * (-g_t * m2 - g * slope_t / rows - u * cross)
-        tl.store(back + G_T * O, g_t)
-        tl.store(back + U_T * O, u_t)
-        tl.store(back + V_T * O, -g_t * m1 - g * shift_t / rows - u * mean_t - u_t * mean)
-        shift, slope = shift_t, slope_t
-    tl.store(d_shift + task * stride + o, shift)
-    if SCALED:
-        tl.store(d_scale + task * stride + o, slope)
-    if BIAS:
-        tl.store(d_bias + task * stride + o, tl.zeros((SOME,), tl.float32))
+        shift, slope = tl.sum(shifts_t, 0)[None, :], tl.sum(slopes_t, 0)[None, :]
+        u_t = rstd * (-g_t * m2 - g * slope / rows - u * cross)
+        v_t = -g_t * m1 - g * shift / rows - u * mean_t - u_t * mean
+    if keep:
+        at = (task * stride + o)[None, :]
+        tl.store(d_shift + at, shift)
+        if SCALED:
+            tl.store(d_scale + at, slope)
+        if BIAS:
+            tl.store(d_bias + at, tl.zeros_like(shift))
+    return g, u, v, g_t, u_t, v_t

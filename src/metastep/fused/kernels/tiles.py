@@ -3,12 +3,9 @@
 import triton
 import triton.language as tl
 
-
-# Rows of the arrays of numbers for each channel, each (tasks, rows, channels)
+# Rows of the numbers for each channel, (tasks, rows, channels)
 A, B, A_T, B_T, MEAN, RSTD, MEAN_T, CROSS = (tl.constexpr(i) for i in range(8))
 NORM_ROWS = tl.constexpr(8)
-G, U, V, G_T, U_T, V_T = (tl.constexpr(i) for i in range(6))
-BACK_ROWS = tl.constexpr(6)
 
 
 @triton.jit
@@ -37,27 +34,20 @@ def position(r, high, wide):
 
 
 @triton.jit
-def norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
-    """A, B, A˙, B˙ of these channels"""
-    a, b = tl.load(norm + A * C + c)[None, :], tl.load(norm + B * C + c)[None, :]
-    a_t, b_t = a, b
-    if DUAL:
-        a_t, b_t = tl.load(norm + A_T * C + c)[None, :], tl.load(norm + B_T * C + c)[None, :]
-    return a, b, a_t, b_t
+def _row(norm, row, c, C: tl.constexpr):
+    return tl.load(norm + row * C + c)[None, :]
 
 
 @triton.jit
-def back_of(back, o, O: tl.constexpr, DUAL: tl.constexpr):
-    """G, U, V, G˙, U˙, V˙"""
-    g = tl.load(back + G * O + o)[None, :]
-    u = tl.load(back + U * O + o)[None, :]
-    v = tl.load(back + V * O + o)[None, :]
-    g_t, u_t, v_t = g, u, v
+def norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
+    """A, B, A˙, B˙ of these channels, mean, r, mean ż and q"""
+    a, b = _row(norm, A, c, C), _row(norm, B, c, C)
+    mean, rstd = _row(norm, MEAN, c, C), _row(norm, RSTD, c, C)
+    a_t, b_t, mean_t, cross = a, b, mean, rstd
     if DUAL:
-        g_t = tl.load(back + G_T * O + o)[None, :]
-        u_t = tl.load(back + U_T * O + o)[None, :]
-        v_t = tl.load(back + V_T * O + o)[None, :]
-    return g, u, v, g_t, u_t, v_t
+        a_t, b_t = _row(norm, A_T, c, C), _row(norm, B_T, c, C)
+        mean_t, cross = _row(norm, MEAN_T, c, C), _row(norm, CROSS, c, C)
+    return a, b, a_t, b_t, mean, rstd, mean_t, cross
 
 
 @triton.jit
@@ -73,7 +63,7 @@ def load_pair(array, array_t, at, mask, DUAL: tl.constexpr):
 @triton.jit
 def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
     """a and ȧ; 0 outside the mask, as padding is"""
-    a, b, a_t, b_t = numbers
+    a, b, a_t, b_t, _, _, _, _ = numbers
     n = z * a + b
     opened = mask & (n > 0)
     n_t = n
