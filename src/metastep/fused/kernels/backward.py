@@ -10,6 +10,7 @@ from metastep.fused.kernels.tiles import (
     activation,
     before_norm,
     dot,
+    load_after_norm,
     load_pair,
     norm_of,
     patch_tile,
@@ -157,9 +158,8 @@ def patch_weight_kernel(
         r = first + tl.arange(0, BLOCK_R)
         row_mask = r < last
         image, y, x = position(r, width, width)
-        _, dz_t = before_norm(
-            dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, side, O, POOL, DUAL
-        )  # fmt: skip
+        loaded = load_after_norm(dn, dn_t, places, z, z_t, r, image, y, x, o, row_mask, side, O, POOL, DUAL)
+        _, dz_t = before_norm(loaded, numbers, row_mask[:, None], DUAL)
         patch = patch_tile(src, image, y, x, row_mask, size, C, K, S, PAD, COLUMNS)
         acc = dot(tl.trans(patch), dz_t, acc, PRECISION)
     at = k[:, None] * O + o[None, :]
@@ -180,16 +180,16 @@ def before_norm_kernel(
     dn += task * pictures * side * side * O
     dn_t += task * pictures * side * side * O
     places += task * pictures * side * side * O
+    z += task * rows * O
+    z_t += task * rows * O
     image, y, x = position(r, width, width)
+    loaded = load_after_norm(dn, dn_t, places, z, z_t, r, image, y, x, o, row_mask, side, O, POOL, DUAL)
     numbers = made_back(
         sums, norm, d_shift, d_scale, d_bias, rows, blocks, d_stride, task, tl.program_id(0) == 0, o,
         O, SCALED, BIAS, DUAL,
     )  # fmt: skip
-    found, found_t = before_norm(
-        dn, dn_t, places, z + task * rows * O, z_t + task * rows * O, numbers, r, image, y, x, o, row_mask, side,
-        O, POOL, DUAL,
-    )  # fmt: skip
     at, mask = (task * rows + r)[:, None] * O + o[None, :], row_mask[:, None]
+    found, found_t = before_norm(loaded, numbers, mask, DUAL)
     tl.store(dz + at, found, mask=mask)
     if DUAL:
         tl.store(dz_t + at, found_t, mask=mask)

@@ -9,15 +9,7 @@ import triton.language as tl
 
 from metastep.fused.kernels.following import follow, kernel
 from metastep.fused.kernels.tiles import (
-    A_T,
-    B_T,
-    CROSS,
-    MEAN,
-    MEAN_T,
     NORM_ROWS,
-    RSTD,
-    A,
-    B,
     load_pair,
     norm_of,
 )  # fmt: skip
@@ -68,32 +60,30 @@ def made_norm(
     C: tl.constexpr, SCALED: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
     """What `norm_of` reads, of at most FEW blocks; one program of each task must keep it for those that come later"""
+    at, gamma, gamma_t = task * stride + c, 1.0, 0.0
+    if SCALED:  # asked for before the sums are waited for, and so is all that is read
+        gamma, gamma_t = load_pair(scale, scale_t, at, c < C, DUAL)
+    beta, beta_t = load_pair(shift, shift_t, at, c < C, DUAL)
     mean, square, mean_t, product = _joined(sums + task * tl.cdiv(rows, per) * 4 * C, c, 0, rows, per, C, DUAL)
-    at, norm = task * stride + c, norm + task * NORM_ROWS * C + c
     rstd = 1.0 / tl.sqrt(square / rows + eps)
-    a = rstd * tl.load(scale + at) if SCALED else rstd
-    b = tl.load(shift + at) - mean * a
-    if keep:
-        tl.store(norm + A * C, a)
-        tl.store(norm + B * C, b)
-        tl.store(norm + MEAN * C, mean)
-        tl.store(norm + RSTD * C, rstd)
+    a = rstd * gamma
+    b = beta - mean * a
     a_t, b_t, cross = a, b, rstd
     if DUAL:
         cross = rstd * product / rows
-        a_t = -a * cross * rstd
-        if SCALED:
-            a_t += rstd * tl.load(scale_t + at)
-        b_t = tl.load(shift_t + at) - a * mean_t - mean * a_t
-        if keep:
-            tl.store(norm + A_T * C, a_t)
-            tl.store(norm + B_T * C, b_t)
-            tl.store(norm + MEAN_T * C, mean_t)
-            tl.store(norm + CROSS * C, cross)
-    return (
+        a_t = rstd * (gamma_t - a * cross)
+        b_t = beta_t - a * mean_t - mean * a_t
+    numbers = (
         a[None, :], b[None, :], a_t[None, :], b_t[None, :],
         mean[None, :], rstd[None, :], mean_t[None, :], cross[None, :],
     )  # fmt: skip
+    if keep:
+        row = tl.arange(0, NORM_ROWS)[:, None]
+        kept = tl.where(row == 0, numbers[0], numbers[1])
+        for i in tl.static_range(2, NORM_ROWS):  # in one store: to rearrange each of them for its own takes longer
+            kept = tl.where(row == i, numbers[i], kept)
+        tl.store(norm + (task * NORM_ROWS + row) * C + c[None, :], kept)
+    return numbers
 
 
 @triton.jit
@@ -102,14 +92,14 @@ def made_back(
     O: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
     """G, U, V, G˙, U˙, V˙ of at most FEW sums of dn; one program of each task must keep the gradients of γ and β"""
+    # G is A: both are γr
+    g, _, g_t, _, mean, rstd, mean_t, cross = norm_of(norm + task * NORM_ROWS * O, o, O, DUAL)
     block = tl.arange(0, FEW)
     each, mask = (block * 4 * O)[:, None] + o[None, :], (block < blocks)[:, None]
     sums += task * blocks * 4 * O
     shifts, shifts_t = load_pair(sums, sums + 2 * O, each, mask, DUAL)
     slopes, slopes_t = load_pair(sums + O, sums + 3 * O, each, mask, DUAL)
     shift, slope = tl.sum(shifts, 0)[None, :], tl.sum(slopes, 0)[None, :]
-    # G is A: both are γr
-    g, _, g_t, _, mean, rstd, mean_t, cross = norm_of(norm + task * NORM_ROWS * O, o, O, DUAL)
     m1, m2 = shift / rows, slope / rows
     u = -g * rstd * m2
     v = -g * m1 - u * mean

@@ -73,11 +73,10 @@ def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
 
 
 @triton.jit
-def before_norm(
-    dn, dn_t, places, z, z_t, numbers, r, image, y, x, o, row_mask, side,
-    O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr,
+def load_after_norm(
+    dn, dn_t, places, z, z_t, r, image, y, x, o, row_mask, side, O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr
 ):  # fmt: skip
-    """dz and dż of the rows r of z, which are (image, y, x)"""
+    """dn, dṅ, z and ż of the rows r of z, which are (image, y, x)"""
     at, mask = r[:, None] * O + o[None, :], row_mask[:, None]
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
     if POOL == 1:
@@ -89,6 +88,13 @@ def before_norm(
         d, d_t = load_pair(dn, dn_t, at, pooled, DUAL)
         here = tl.load(places + at, mask=pooled, other=0) == (y % POOL * POOL + x % POOL)[:, None]
         d, d_t = tl.where(here, d, 0.0), tl.where(here, d_t, 0.0)
+    return d, d_t, value, value_t
+
+
+@triton.jit
+def before_norm(loaded, numbers, mask, DUAL: tl.constexpr):
+    """dz and dż"""
+    d, d_t, value, value_t = loaded
     g, u, v, g_t, u_t, v_t = numbers
     dz = tl.where(mask, g * d + u * value + v, 0.0)
     dz_t = dz
