@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-# Rows of the numbers for each channel, (tasks, rows, channels)
+# Rows of the numbers for each channel, (tasks, rows, channels), in the order in which `norm_of` gives them
 A, B, A_T, B_T, MEAN, RSTD, MEAN_T, CROSS = (tl.constexpr(i) for i in range(8))
 NORM_ROWS = tl.constexpr(8)
 
