@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-
 # Rows of the arrays of numbers for each channel, each (tasks, rows, channels)
 A, B, A_T, B_T, MEAN, RSTD, MEAN_T, CROSS = (tl.constexpr(i) for i in range(8))
 NORM_ROWS = tl.constexpr(8)
