@@ -86,9 +86,11 @@ def test_chunks_change_nothing() -> None:
     assert len({timeless(result).accuracies for result in results}) == 1
 
 
-def test_other_ways_shots_and_queries() -> None:
-    result = evaluate(fresh(), Request(ways=4, shots=2, queries=3, episodes=5, split="val"))
+def test_other_ways_shots_queries_and_rotations() -> None:
+    asked = Request(ways=4, shots=2, queries=3, rotations="as_classes", episodes=5, split="val")
+    result = evaluate(fresh(), asked)
     assert (result.ways, result.shots, result.queries, result.split) == (4, 2, 3, "val")
+    assert result.rotations == "as_classes"
     assert result.by_step[0].accuracy == pytest.approx(25)  # a head of zeros says the first class
 
 

@@ -13,7 +13,9 @@ from typer.testing import CliRunner, Result
 
 from metastep.cli import app
 from metastep.fewshot import presets as few_shot_presets
+from metastep.fewshot.config import TestConfig
 from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.scores import read_evaluations
 from metastep.reproduce import fewshot_runs, planning
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.files import FIELDS
@@ -68,6 +70,16 @@ def test_a_complete_pass() -> None:
     assert claim("X3")["value"] == pytest.approx(difference, abs=0.02)
     assert len(claim("X3")["seconds"]) == 2  # both runs, which served their own cells too
     assert sorted(path.name for path in Path("runs/reproduce").iterdir()) == [f"{MAML}-seed0", f"{ESTIMATE}-seed0"]
+
+
+def test_where_test_classes_are_turned_those_as_they_are_come_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(test=TestConfig(rotations="per_episode")))
+    call("--only", "T4.29")
+    kept = {each.rotations: each for each in read_evaluations(Path(f"runs/reproduce/{ESTIMATE}-seed0"))}
+    assert set(kept) == {"per_episode", "none"}
+    assert kept["per_episode"].accuracies != kept["none"].accuracies
+    assert claim("T4.29")["value"] == round(kept["per_episode"].accuracy, 2)
+    assert f"as they are: {kept['none'].accuracy:.2f}±{kept['none'].interval:.2f}." in claim("T4.29")["note"]
 
 
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from metastep.data import ImageSet, load
-from metastep.data.episodes import Episodes
+from metastep.data.episodes import Episodes, Rotations
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
@@ -33,6 +33,7 @@ class Request:
     ways: int | None = None
     shots: int | None = None
     queries: int | None = None
+    rotations: Rotations | None = None
     steps: int | tuple[int, ...] | None = None
     exact_steps: bool = False
     """Every step evaluates its own gradient, also where training shared one among the steps of a window."""
@@ -102,11 +103,9 @@ def with_steps(learner: Learner, steps: int | tuple[int, ...] | None, exact: boo
 
 
 def requested_episodes(config: TrainConfig, request: Request) -> Episodes:
-    """Ways are the learner's; shots and queries as asked for"""
-    known = config.test_episodes
-    shots = known.shots if request.shots is None else request.shots
-    queries = known.queries if request.queries is None else request.queries
-    return replace(known, shots=shots, queries=queries)
+    """Ways are the learner's; the rest as asked for"""
+    asked = {name: getattr(request, name) for name in ("shots", "queries", "rotations")}
+    return replace(config.test_episodes, **{name: value for name, value in asked.items() if value is not None})
 
 
 def require_fitting(config: TrainConfig, images: ImageSet, name: str) -> None:

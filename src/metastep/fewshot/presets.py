@@ -36,7 +36,10 @@ _METHODS = {
 
 
 def _omniglot() -> Iterator[tuple[str, TrainConfig]]:
-    """1,200 characters with quarter turns to train on, none to validate: the last checkpoint counts"""
+    """1,200 characters with quarter turns to train on, none to validate: the last checkpoint counts.
+
+    As in Finn's code, the characters to test on are turned, too.
+    """
     for ways, shots in SETTINGS:
         for name, (method, inner) in _METHODS.items():
             yield (
@@ -47,6 +50,7 @@ def _omniglot() -> Iterator[tuple[str, TrainConfig]]:
                     replace(inner, lr=0.4),
                     method,
                     OuterConfig(tasks=32 if ways == 5 else 16),
+                    TestConfig(rotations="per_episode"),
                     validation=NO_VALIDATION,
                 ),
             )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metastep.data.commands import Data, progress_bar, refusals
+from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.fewshot import classify as classifying
@@ -45,6 +46,9 @@ def evaluate(
     ways: Annotated[int | None, typer.Option(min=2, help="Classes in an episode.", show_default="as trained")] = None,
     shots: Annotated[int | None, typer.Option(min=1, help="Pictures to adapt to.", show_default="as trained")] = None,
     queries: Annotated[int | None, typer.Option(min=1, help="Pictures to name.", show_default="as trained")] = None,
+    rotations: Annotated[
+        Rotations | None, typer.Option(help="Quarter turns of the classes.", show_default="as it is to be judged")
+    ] = None,
     steps: Annotated[
         str | None, typer.Option(help="Inner steps, or windows such as 4,2,1,1.", show_default="as trained")
     ] = None,
@@ -62,7 +66,9 @@ def evaluate(
 ) -> None:
     """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
     with refusals():
-        request = Request(ways, shots, queries, parsed_steps(steps), exact_steps, dataset, split, episodes, seed)
+        request = Request(
+            ways, shots, queries, rotations, parsed_steps(steps), exact_steps, dataset, split, episodes, seed
+        )
         path = find_learner(run)
         learner = open_learner(path, checkpoint, net, device)
         with progress_bar("evaluating") as progress:

@@ -30,7 +30,8 @@ def few_shot(printed: Printed, margin: float) -> Judge:
         outcomes = evidence.outcomes(preset)
         found = mean(by_episode(outcomes))
         verdict = few_shot_verdict(found.mean, found.interval, printed.accuracy, margin)
-        return Finding(verdict, round(found.mean, 2), round(found.interval, 2), _lost(outcomes), outcomes)
+        note = " ".join(filter(None, (_lost(outcomes), _unturned(outcomes))))
+        return Finding(verdict, round(found.mean, 2), round(found.interval, 2), note, outcomes)
 
     return judge
 
@@ -53,6 +54,14 @@ def by_episode(outcomes: Sequence[Outcome]) -> Tensor:
 def _lost(outcomes: Sequence[Outcome]) -> str:
     lost = sum(outcome.evaluation.not_finite for outcome in outcomes if outcome.evaluation)
     return f"{lost} episodes left the finite numbers and count as wrong." if lost else ""
+
+
+def _unturned(outcomes: Sequence[Outcome]) -> str:
+    others = [outcome.unturned.accuracies for outcome in outcomes if outcome.unturned]
+    if not others:
+        return ""
+    accuracy, interval = mean(torch.tensor(others, dtype=torch.float64).mean(0))
+    return f"Test classes are turned as those of training are; as they are: {accuracy:.2f}±{interval:.2f}."
 
 
 def transfer(printed: Printed) -> Judge:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metastep.data.catalog import entry_of
+from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
@@ -84,14 +85,20 @@ def position(folder: Path) -> Position:
 
 
 def judged(folder: Path) -> bool:
-    return _found(folder, Learner.load(folder, CHECKPOINT)) is not None
+    learner = Learner.load(folder, CHECKPOINT)
+    return all(_found(folder, learner, rotations) for rotations in _ways_to_turn(learner.config))
 
 
-def _found(folder: Path, learner: Learner) -> Evaluation | None:
+def _ways_to_turn(config: TrainConfig) -> tuple[Rotations, ...]:
+    """What it is judged by comes first; classes as they are come beside it, since papers differ in this"""
+    return tuple(dict.fromkeys((config.test.rotations, "none")))
+
+
+def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation | None:
     """The evaluation of what the run has become, by the episodes that all are judged by"""
     config, weights = learner.config, digest(learner)
     episodes, windows = config.test_episodes, window_lengths(config.test_steps, config.window)
-    asked = (episodes.ways, episodes.shots, episodes.queries, episodes.rotations, EPISODES, EVALUATION_SEED)
+    asked = (episodes.ways, episodes.shots, episodes.queries, rotations, EPISODES, EVALUATION_SEED)
     for each in scores.read_evaluations(folder):
         made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
         if (made, each.weights, each.split, each.windows) == (asked, weights, "test", windows):
@@ -103,12 +110,14 @@ def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"]
     """In full precision, whatever it was trained in"""
     set_products("float32")
     learner = Learner.load(folder, CHECKPOINT).to(usable(device))
-    scores.save(folder, evaluating.evaluate(learner, Request(episodes=EPISODES), data, CHECKPOINT, progress))
+    for rotations in _ways_to_turn(learner.config):
+        request = Request(rotations=rotations, episodes=EPISODES)
+        scores.save(folder, evaluating.evaluate(learner, request, data, CHECKPOINT, progress))
 
 
 def outcome(folder: Path, preset: str) -> Outcome:
     config, learner = read(folder), Learner.load(folder, CHECKPOINT)
-    evaluation = _found(folder, learner)
+    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(config))
     if evaluation is None:
         raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `metastep reproduce` again.")
     trained = Trained(**Run.open(folder).load()["trained"])
@@ -124,4 +133,5 @@ def outcome(folder: Path, preset: str) -> Outcome:
         "the best in validation" if config.validation.every else "the last",
         evaluation,
         trained.beside,
+        others[0] if others else None,
     )

@@ -59,6 +59,8 @@ class Outcome:
     """Of a few-shot learner, with the accuracy of each episode"""
     beside: int = 0
     """The most other runs that shared the device while it was trained"""
+    unturned: Evaluation | None = None
+    """On classes as they are, where they are turned to judge it"""
 
 
 def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:
