@@ -87,7 +87,7 @@ class TritonOperators:
     pictures: int = 32
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
-    patch_part: int = 256  # where there are few channels, and so few programs
+    patch_part: int = 128  # where there are few channels, and so few programs
     programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
 
     def room(self, flat: Tensor) -> Tensor:
