@@ -1,4 +1,4 @@
-"""A sum of two convolutions, or of two of their gradients, is one; what is no such sum stays as it is."""
+"""A sum of two convolutions, or of two gradients of their inputs, is one; what is no such sum stays as it is."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -94,10 +94,10 @@ def second_order(v: dict[str, Tensor]) -> object:
     return jvp(grad(loss, (0, 1, 2)), (v["x"], v["w"], v["bias"]), (v["x_t"], v["w_t"], v["bias_t"]))
 
 
-def test_a_second_order_product_takes_as_many_as_a_gradient(
+def test_in_a_second_order_product_all_but_gradients_of_weights_are_merged(
     values: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers, gradient = 2, 3  # y, dx, dw
-    assert convolutions(second_order, values) == layers * 2 * gradient
+    assert convolutions(second_order, values) == layers * (2 * gradient + 1)
     monkeypatch.setattr(merging, "LARGEST", 0)
     assert convolutions(second_order, values) == layers * 3 * gradient

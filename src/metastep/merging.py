@@ -3,12 +3,12 @@
 What moves the output of a convolution is its moving input and its moving weight, and so it is with its gradients:
 
     ẏ  = ẋ ∗ w  + x ∗ ẇ        [ẋ, x] ∗ [w, ẇ]      joined where ∗ sums: in the channels of the input,
-    dẋ = dẏ ∗ᵀ w + dy ∗ᵀ ẇ     [dẏ, dy] ∗ᵀ [w, ẇ]   in those of the output,
-    dẇ = dẏ ⋆ x + dy ⋆ ẋ       [dẏ, dy] ⋆ [x, ẋ]    in pictures.
+    dẋ = dẏ ∗ᵀ w + dy ∗ᵀ ẇ     [dẏ, dy] ∗ᵀ [w, ẇ]   in those of the output.
 
-One of twice the depth has one start and end where two had two, and nothing is left to add. Others cannot be joined: a
-convolution and its derivative share an argument, but which way the derivative goes is known only when the convolution
-and all later steps are done.
+One of twice the depth has one start and end where two had two, and nothing is left to add. Gradients of weights, too,
+could be joined, in pictures; but those are what there is most of to copy, and cuDNN is no faster by it. Others cannot
+be: a convolution and its derivative share an argument, but which way the derivative goes is known only when the
+convolution and all later steps are done.
 """
 
 import operator
@@ -32,13 +32,12 @@ class _Kind(NamedTuple):
 
 
 _OUTPUT = _Kind((0, 1), (1, 1))  # of (x, w, bias, settings …)
-_GRADIENTS = {0: _Kind((0, 2), (1, 0)), 1: _Kind((0, 1), (0, 0))}  # dx and dw of (dy, x, w, …, settings …, which)
+_INPUT_GRADIENT = _Kind((0, 2), (1, 0))  # of (dy, x, w, …, settings …, which)
 
 
 class _Term(NamedTuple):
     call: Node
     kind: _Kind
-    part: int | None  # of what the call gives
 
     @property
     def factors(self) -> list[Node]:
@@ -47,11 +46,11 @@ class _Term(NamedTuple):
     @property
     def settings(self) -> tuple[Any, ...]:
         """stride, padding, dilation, transposed, output padding, groups"""
-        return self.call.args[3:9] if self.part is None else self.call.args[4:10]
+        return self.call.args[3:9] if self.kind is _OUTPUT else self.call.args[4:10]
 
     @property
     def bias(self) -> Any:
-        return self.call.args[2] if self.part is None else None
+        return self.call.args[2] if self.kind is _OUTPUT else None
 
 
 def merge_sums(graph: Graph) -> None:
@@ -65,14 +64,14 @@ def merge_sums(graph: Graph) -> None:
 
 
 def _term(node: object) -> _Term | None:
-    """A convolution, or one of its gradients, that only the sum reads"""
+    """A convolution, or the gradient of its input, that only the sum reads"""
     if not isinstance(node, Node) or len(node.users) > 1:
         return None
     if node.target is _CONVOLUTION:
-        return _Term(node, _OUTPUT, None)
+        return _Term(node, _OUTPUT)
     if node.target is operator.getitem and cast(Node, node.args[0]).target is _BACKWARD:
         call, part = cast(tuple[Node, int], node.args)
-        return _Term(call, _GRADIENTS[part], part) if part in _GRADIENTS else None
+        return _Term(call, _INPUT_GRADIENT) if part == 0 else None
     return None
 
 
@@ -99,11 +98,11 @@ def _merged(graph: Graph, first: _Term, second: _Term) -> Node:
     pairs = zip(first.factors, second.factors, strict=True)
     for place, dim, pair in zip(first.kind.places, first.kind.dims, pairs, strict=True):
         arguments[place] = _call(graph, aten.cat.default, list(pair), dim)
-    if first.part is None:
+    if first.kind is _OUTPUT:
         arguments[2] = second.bias if first.bias is None else first.bias
         return _call(graph, _CONVOLUTION, *arguments)
-    arguments[3], arguments[10] = None, [part == first.part for part in range(3)]
-    return _call(graph, operator.getitem, _call(graph, _BACKWARD, *arguments), first.part)
+    arguments[3], arguments[10] = None, [True, False, False]
+    return _call(graph, operator.getitem, _call(graph, _BACKWARD, *arguments), 0)
 
 
 def _call(graph: Graph, target: Any, *arguments: Any) -> Node:
