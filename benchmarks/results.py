@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from metastep.bench import results as files
+from metastep.runs.device import device_name
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "bench"
@@ -20,7 +21,7 @@ def write(what: str, command: str, rows: list[dict[str, Any]]) -> Path:
 
 def provenance(command: str) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return files.provenance(command, files.device_name(device)) | {"threads": torch.get_num_threads()}
+    return files.provenance(command, device_name(device)) | {"threads": torch.get_num_threads()}
 
 
 def read(name: str) -> dict[str, Any]:

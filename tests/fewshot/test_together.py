@@ -66,7 +66,7 @@ def test_beside_others_stopped_and_resumed_a_run_ends_as_alone(tmp_path: Path, m
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     """Without times, and without those about how a part of a run was computed"""
     rows = read_metrics(Run(run).metrics_path)
-    return [{**row, "seconds": None} for row in rows if row["kind"] != "engine"]
+    return [{**row, "seconds": None} for row in rows if row["kind"] not in ("engine", "environment")]
 
 
 def test_settings_of_the_process_are_made_again_after_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

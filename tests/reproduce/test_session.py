@@ -82,6 +82,17 @@ def test_where_test_classes_are_turned_those_as_they_are_come_beside(monkeypatch
     assert f"as they are: {kept['none'].accuracy:.2f}±{kept['none'].interval:.2f}." in claim("T4.29")["note"]
 
 
+def test_all_devices_that_a_run_was_trained_on_are_named() -> None:
+    call("--only", "T4.29", "--device", "cpu")
+    here = claim("T4.29")["device"]
+    metrics = Path(f"runs/reproduce/{ESTIMATE}-seed0/metrics.jsonl")
+    began = {"step": 0, "kind": "environment", "device": "a GPU", "torch": "2.11", "python": "3.12"}
+    metrics.write_text(json.dumps(began) + "\n" + metrics.read_text())
+    Path("results/claims/T4.29.json").unlink()
+    call("--only", "T4.29")
+    assert claim("T4.29")["device"] == f"a GPU, then {here}"
+
+
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     call("--only", "T4.29")
     before = claim("T4.29")

@@ -10,9 +10,10 @@ import torch
 import typer
 
 from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, Precision, chosen
-from metastep.bench.results import device_name, provenance
+from metastep.bench.results import provenance
 from metastep.data.catalog import find
 from metastep.errors import MetastepError
+from metastep.runs.device import device_name
 
 ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
 NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")

@@ -100,14 +100,3 @@ def _git(*arguments: str) -> str:
     except FileNotFoundError:
         return ""
     return run.stdout.strip()
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-    return f"{model}, {os.cpu_count()} cores"

@@ -27,7 +27,7 @@ from metastep.fewshot.sampling import fitted, read_images
 from metastep.fewshot.stepping import stepper
 from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
-from metastep.runs.device import prepare_device
+from metastep.runs.device import environment, prepare_device
 from metastep.runs.record import Record
 from metastep.runs.together import Turns, alone
 from metastep.trees import norm
@@ -100,6 +100,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
         step, started = stepper(config, parts, ranks, at.iterations), at.iterations
         with recording(run, ranks, at.iterations if saved else None, total) as record, telling_what_is_kept(record):
             ending = at.iterations == total
+            if not ending:
+                record.note(at.iterations, "environment", **environment(learner.device))
             while not ending:
                 k, began = at.iterations, time.perf_counter()
                 found = step(k, stop)

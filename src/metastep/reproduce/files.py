@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from metastep.bench.results import commit, processor
+from metastep.bench.results import commit
 from metastep.errors import MetastepError
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.outcomes import Outcome
+from metastep.runs.device import processor
 from metastep.runs.files import explained, read_file, replace_file
 
 FIELDS = (

@@ -2,15 +2,16 @@
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
-from metastep.bench.results import commit, device_name
+from metastep.bench.results import commit
 from metastep.fewshot.scores import Evaluation
-from metastep.runs import from_plain, to_plain
+from metastep.runs import Run, from_plain, read_metrics, to_plain
+from metastep.runs.device import device_name
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import read_file, replace_file
 
@@ -76,6 +77,8 @@ def write_made(folder: Path, made: Made) -> None:
 def read_made(folder: Path) -> Made:
     path = folder / MADE
     try:
-        return from_plain(Made, json.loads(read_file(path)))
+        made = from_plain(Made, json.loads(read_file(path)))
     except ValueError as error:
         raise problem(RunError, path, f"does not say where the run was made ({error})", "Remove it") from error
+    parts = [row["device"] for row in read_metrics(Run(folder).metrics_path) if row["kind"] == "environment"]
+    return replace(made, device=", then ".join(dict.fromkeys(parts)) or made.device)

@@ -1,5 +1,8 @@
 """Where a run is computed, and how precisely."""
 
+import os
+import platform
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -33,3 +36,19 @@ def set_products(precision: Precision) -> None:
     """What matrix products and convolutions of float32 are made of, in this process"""
     torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
     torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Where this part of a run was made, for whoever reads its times"""
+    return {"device": device_name(device), "torch": torch.__version__, "python": platform.python_version()}
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} cores"

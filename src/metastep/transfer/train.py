@@ -5,16 +5,14 @@ interrupted goes on as if it had not been, bit for bit on a CPU. Metrics are add
 epoch is over; only the progress line, and a look whether all is finite, wait for it now and then.
 """
 
-import platform
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from metastep.data.labelled import LabelledSplits, load_labelled
 from metastep.data.progress import Progress, silent
 from metastep.runs import CheckpointError, Run, stop_on_signals
+from metastep.runs.device import environment
 from metastep.runs.record import recording
 from metastep.transfer.building import Parts, prepare
 from metastep.transfer.checkpoint import from_tree
@@ -102,12 +100,6 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
         if at.epoch == config.epochs:
             export_best(run, parts)
     return at
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """Where this part of the run was made, for whoever reads its times"""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def restored(saved: dict[str, Any], parts: Parts, run: Run) -> tuple[TransferState, Sums, Trained]:
