@@ -20,7 +20,7 @@ from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
 from metastep.trees import Tree, joined, map_tree, parted, zeros_like
-from metastep.windows import Problem, Task
+from metastep.windows import InnerLoop, Problem, Task
 
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
@@ -147,6 +147,18 @@ def fused_over_tasks(
         return Estimate(metrics["loss"].mean(), places[device].from_flat(total / number, meta), metrics)
 
     return torch.no_grad()(estimate)
+
+
+def fused_judge(chain: Chain, loop: InnerLoop) -> Callable[[dict[str, Tensor], Task], dict[str, Tensor]]:
+    """What the queries of each task say after the inner loop of a fused problem"""
+
+    def judge(meta: dict[str, Tensor], tasks: Task) -> dict[str, Tensor]:
+        theta, stacked = chain.to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
+        adapted = loop.run(loop.windows(stacked), loop.begin(theta, stacked), theta).params
+        metrics: dict[str, Tensor] = loop.problem.outer_loss(adapted, theta, stacked)[1]
+        return metrics
+
+    return torch.no_grad()(judge)
 
 
 class Places(NamedTuple):
