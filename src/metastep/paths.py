@@ -21,10 +21,10 @@ from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.fused import (
     Chain,
+    FusedJudge,
     NotAChainError,
     chain_of,
     dot_of_each,
-    fused_judge,
     fused_over_tasks,
     fused_problem,
     plain,
@@ -36,7 +36,6 @@ from metastep.problems import accuracy, few_shot, in_batches
 from metastep.solvers import ConjugateGradient, conjugate_gradient
 from metastep.tasks import over_tasks, require_finite
 from metastep.trees import Tree, dot, is_number
-from metastep.windows import Task
 
 Method = Callable[..., Estimator]
 
@@ -149,11 +148,15 @@ def estimator_by_hand(asked: Asked, chain: Chain, operators: Operators) -> Estim
     return asked.method(problem, dynamics, asked.steps, **(asked.options | second_order(asked)))
 
 
-def judge_by_hand(asked: Asked) -> Callable[[dict[str, Tensor], Task], dict[str, Tensor]]:
-    """Loss and accuracy of each task after the inner loop; an error where it cannot be by hand"""
-    require_served(asked)
-    chain = chain_of(asked.module, asked.size)
-    return fused_judge(chain, estimator_by_hand(asked, chain, operators_for(chain, asked.parameter)[0]).loop)
+def judge_by_hand(asked: Asked) -> FusedJudge | None:
+    """None where it cannot be by hand"""
+    try:
+        require_served(asked)
+        chain = chain_of(asked.module, asked.size)
+        operators, _ = operators_for(chain, asked.parameter)
+    except (NotFusedError, NotAChainError):
+        return None
+    return FusedJudge(chain, estimator_by_hand(asked, chain, operators).loop)
 
 
 def second_order(asked: Asked) -> dict[str, Any]:

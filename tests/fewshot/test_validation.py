@@ -1,11 +1,11 @@
-"""Validation by hand is that which is mapped; where it cannot be by hand, it is mapped."""
+"""Validation and evaluation by hand are those that are mapped; where they cannot be by hand, they are mapped."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from metastep.fewshot import validation
+from metastep.fewshot import evaluate, validation
 from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig
 from metastep.fewshot.config import TestConfig as JudgeConfig
 from metastep.fewshot.learner import Learner
@@ -23,16 +23,32 @@ def configured(method: MethodName, **changes: object) -> TrainConfig:
     return replace(TINY, method=chosen, inner=inner, precision="float64", **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("test", [JudgeConfig(), JudgeConfig(shots=2, steps=5, batch=3)], ids=["as trained", "in mini-batches"])
+WAYS = {"as trained": JudgeConfig(), "in mini-batches": JudgeConfig(shots=2, steps=5, batch=3)}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
+    """Those that were mapped"""
+    found: list[Learner] = []
+    for module in (validation, evaluate):
+        kept = module.mapped
+        monkeypatch.setattr(module, "mapped", lambda learner, kept=kept: found.append(learner) or kept(learner))
+    return found
+
+
+@pytest.mark.parametrize("test", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_by_hand_is_mapped(method: MethodName, test: JudgeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_hand_is_mapped(
+    method: MethodName, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
     learner = Learner.fresh(configured(method, test=test))
     sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
-    used = []
-    monkeypatch.setattr(validation, "mapped", lambda learner, kept=validation.mapped: used.append(1) or kept(learner))
-    found = judge(learner, sampler, 7, chunk_size=3)
-    assert bool(used) is (method not in BY_HAND)
-    monkeypatch.setattr(validation, "of_many", validation.mapped)
-    expected = judge(learner, sampler, 7, chunk_size=3)
+    found, steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
+    assert len(used) == (0 if method in BY_HAND else 2)
+    for module in (validation, evaluate):
+        monkeypatch.setattr(module, "of_many", module.mapped)
+    expected, expected_steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)
-    assert torch.equal(found.accuracy, expected.accuracy)
+    torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-6, atol=0)
+    for each, other in zip(steps, expected_steps, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-6, atol=0)

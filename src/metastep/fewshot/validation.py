@@ -13,8 +13,7 @@ from metastep.fewshot.building import asked_of
 from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
-from metastep.fused import NotAChainError
-from metastep.paths import NotFusedError, judge_by_hand
+from metastep.paths import judge_by_hand
 from metastep.problems import accuracy
 from metastep.windows import Task
 
@@ -53,16 +52,8 @@ def judge(
 
 def of_many(learner: Learner) -> Callable[[Task], Judged]:
     """Of several tasks at once, by the fastest way"""
-    try:
-        by_hand = judge_by_hand(asked_of(learner.config.as_tested(), learner.net))
-    except (NotFusedError, NotAChainError):
-        return mapped(learner)
-
-    def judged(tasks: Task) -> Judged:
-        found = by_hand(learner.meta, tasks)
-        return Judged(found["loss"], found["accuracy"])
-
-    return judged
+    by_hand = judge_by_hand(asked_of(learner.config.as_tested(), learner.net))
+    return (lambda tasks: Judged(**by_hand.at_the_end(learner.meta, tasks))) if by_hand else mapped(learner)
 
 
 def mapped(learner: Learner) -> Callable[[Task], Judged]:
