@@ -44,6 +44,7 @@ class Started(NamedTuple):
 
 def started(case: Case, device: torch.device) -> Started:
     implementation = IMPLEMENTATIONS[case.implementation]
+    torch.backends.cudnn.benchmark = True  # as in training; for all of them, whichever comes first
     implementation.load(case, device)
     machine = implementation.machine(case, device)
     start = time.perf_counter()
