@@ -43,6 +43,7 @@ def main() -> None:
     from tests.fused.helpers import Net
 
     torch.set_num_threads(1)
+    require_added()
     standard, pooled = Net(ways=3, size=6, filters=(16, 16)), Net(ways=2, shots=2, filters=(16,), stride=1, pool=2)
     # one part and one tile of everything; then several; other strides, kernels and paddings
     require_same(standard)
@@ -139,6 +140,19 @@ def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **op
     found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), *single)
     away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
     assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, name  # type: ignore[operator]
+
+
+def require_added() -> None:
+    from metastep.fused.adding import add, at_most
+
+    parts = torch.randn(37, 2, 150)
+    out = torch.full((3, 2, 200), torch.nan)
+    add(parts[:, :, :130], out[:1, :, 20:150])  # more than are asked for at once
+    torch.testing.assert_close(out[0, :, 20:150], parts[:, :, :130].sum(0))
+    assert out.isnan().sum() == out.numel() - 2 * 130
+    few = at_most(5, parts.transpose(0, 1).unflatten(2, (3, 50)).contiguous())
+    assert few.shape == (2, 5, 3, 50)
+    torch.testing.assert_close(few.flatten(2), torch.stack([p.sum(0) for p in parts.split(8)], 1))
 
 
 def require_fused_sgd() -> None:

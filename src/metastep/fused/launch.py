@@ -8,6 +8,7 @@ import triton
 from torch import Tensor
 
 from metastep.errors import MetastepError
+from metastep.fused.adding import add, at_most
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError
 from metastep.fused.kernels.backward import before_norm_kernel, data_kernel, patch_weight_kernel, weight_kernel
@@ -144,7 +145,7 @@ class TritonOperators:
             self.precision,
         )  # fmt: skip
         if blocks > 1:
-            torch.sum(parts, 0, out=out[:, start:])
+            add(parts, out[None, :, start:])
         return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
@@ -162,7 +163,7 @@ class TritonOperators:
             else:
                 self._patch_weights(before, block, back, written, (parts, tasks), sizes)
             if parts > 1:
-                torch.sum(written, 0, out=slot)
+                add(written.flatten(2), slot[None].flatten(2))
         return before, layer, back
 
     def _weights(
@@ -208,9 +209,8 @@ class TritonOperators:
 
         Whoever makes it writes the gradients of BatchNorm's parameters on the way.
         """
-        if sums.shape[1] > FEW.value:
-            sums = sums.sum(1, keepdim=True)
-        block, rows, inputs = layer.block, layer.z[0, ..., 0].numel(), _cotangent_inputs(layer, dn, dn_t, sums, out)
+        block, rows, sums = layer.block, layer.z[0, ..., 0].numel(), at_most(FEW.value, sums)
+        inputs = _cotangent_inputs(layer, dn, dn_t, sums, out)
         if _columns(block):
             return Cotangent(dn, dn_t, inputs)
         dz, dz_t = (dn, dn_t) if block.pool == 1 else _pair(torch.empty_like(layer.z), dn_t)
