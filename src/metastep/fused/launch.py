@@ -1,5 +1,6 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -149,13 +150,16 @@ class TritonOperators:
         return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
-        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
+        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data
+
+        That of the first block has none to go beside: it follows at once.
+        """
         block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
         rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
         pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.weight_tile.channels)
         part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
         parts = triton.cdiv(rows, part)
-        with beside(out.device, "weights"):
+        with beside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
             if isinstance(before, Layer):
@@ -185,7 +189,8 @@ class TritonOperators:
         )  # fmt: skip
 
     def join(self, pending: list[Any]) -> None:
-        join(pending[0][-1].dn.device, "weights")
+        if len(pending) > 1:  # the last of them was not beside
+            join(pending[0][-1].dn.device, "weights")
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
