@@ -169,8 +169,22 @@ def require_fused_sgd() -> None:
                 return torch.stack([after.params, *after.memory])
 
             torch.testing.assert_close(moved(fused, p, g), moved(plain, p, g))
+            torch.testing.assert_close(moved(fused, p[0].expand(2, -1), g), moved(plain, p[0].expand(2, -1), g))
             pull = [torch.func.vjp(lambda p, g, d=d: moved(d, p, g), p, g)[1] for d in (fused, plain)]
             torch.testing.assert_close(*(one(torch.ones(2, 2, 1500)) for one in pull))
+    torch.testing.assert_close(*(pulled_through_hollow(dynamics, p, v) for dynamics in (fused, plain)))
+
+
+def pulled_through_hollow(dynamics: "SGD", p: torch.Tensor, cotangent: torch.Tensor) -> object:  # type: ignore[name-defined]  # noqa: F821
+    """Where only the pullback is wanted, and nothing was asked of the last velocity"""
+    from metastep.dynamics import State
+    from metastep.trees import hollow_like
+
+    def moved(p: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        after = dynamics.advance(State(p, (v,), 1), g, (), 3)
+        return after.params, after.memory[0]  # type: ignore[no-any-return]
+
+    return torch.func.vjp(moved, p, hollow_like(p), hollow_like(p))[1]((cotangent, hollow_like(p)))
 
 
 def require_fused_adam() -> None:

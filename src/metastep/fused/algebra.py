@@ -52,15 +52,15 @@ class Judged(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """φ of all tasks, (tasks, length), and a direction; both contiguous: a kernel finds a task alike in either"""
+    """φ of all tasks, (tasks, length), and a direction; a kernel finds a task alike in either"""
 
     flat: Tensor
     flat_t: Tensor | None
 
     @classmethod
     def of(cls, flat: Tensor, flat_t: Tensor | None = None) -> Self:
-        """Where all tasks start from one θ, `flat` is that one, expanded"""
-        return cls(flat.contiguous(), None if flat_t is None else flat_t.contiguous())
+        """Where all tasks start from one θ, `flat` is that one, expanded: read as it is, unless beside a direction"""
+        return cls(flat, None) if flat_t is None else cls(flat.contiguous(), flat_t.contiguous())
 
     def pair(self, slot: Slot) -> tuple[Tensor, Tensor | None]:
         return slot.of(self.flat), None if self.flat_t is None else slot.of(self.flat_t)
