@@ -90,10 +90,11 @@ def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # ty
         wide = None if direction is None else direction.double()
         expected, g = differentiate(plain, chain, flat.double(), x, y, wide)
         judged, found = differentiate(operators, chain, flat, x.float(), y, direction)
-        torch.testing.assert_close(judged.loss.double(), expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
-        torch.testing.assert_close(judged.accuracy.double(), expected.accuracy)
+        (loss, accuracy), (expected_loss, expected_accuracy) = judged.means, expected.means
+        torch.testing.assert_close(loss.double(), expected_loss, rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(accuracy.double(), expected_accuracy)
         if direction is None:
-            torch.testing.assert_close(value(operators, chain, flat, x.float(), y), (judged.loss, judged.accuracy))
+            torch.testing.assert_close(value(operators, chain, flat, x.float(), y), judged.means)
         for slot in chain.slots():
             size = slot.of(g).norm() + 1e-3
             assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)

@@ -42,13 +42,10 @@ class Judged(NamedTuple):
     back: Cotangent
 
     @property
-    def loss(self) -> Tensor:
-        """(tasks,)"""
-        return self.sums[..., 0].sum(1) / self.pictures
-
-    @property
-    def accuracy(self) -> Tensor:
-        return self.sums[..., 1].sum(1) / self.pictures
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of each task"""
+        loss, accuracy = (self.sums.sum(1) / self.pictures).unbind(1)
+        return loss, accuracy
 
 
 class Parameters(NamedTuple):

@@ -5,7 +5,7 @@ each; dynamics act entry by entry, so they do not see that there are many tasks.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple, Self
 
 import torch
@@ -41,14 +41,13 @@ def gradient(
 def judged_gradient(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task, and ∂L/∂φ"""
     judged, found = differentiate(operators, chain, flat, x, y)
-    return judged.loss, judged.accuracy, found
+    return *judged.means, found
 
 
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task"""
     params = Parameters.of(flat)
-    judged = judge(operators, chain, params, x, y, operators.room(params.flat))
-    return judged.loss, judged.accuracy
+    return judge(operators, chain, params, x, y, operators.room(params.flat)).means
 
 
 def by_cache(chain: Chain, function: Callable[..., Tensors], flat: Tensor, x: Tensor, *more: Tensor) -> Tensors:
@@ -113,24 +112,27 @@ def fused_over_tasks(
     apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.
     """
 
-    places: dict[torch.device, Places] = {}
+    places: dict[tuple[torch.device, torch.dtype], Places] = {}
 
     def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
-        number, measured = task_count(tasks), []
-        device = next(iter(meta.values())).device
-        if device not in places:
-            places[device] = Places.of(chain, meta)
-        theta, stacked = places[device].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
+        number, measured = task_count(tasks), list[dict[str, Tensor]]()
+        first = next(iter(meta.values()))
+        if (kind := (first.device, first.dtype)) not in places:
+            places[kind] = Places.of(chain, meta)
+        theta, stacked = places[kind].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
         # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
         at_once = number if theta.is_cuda else max(1, CACHE // (8 * theta.nbytes))
-        size, total = chunk_size or at_once, torch.zeros_like(theta)
-        for i in range(0, number, size):
-            some = map_tree(lambda x, i=i: x[i : i + size], stacked)
-            part = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
-            total += part.grad.sum(0) if apart else part.grad
-            measured.append(part.metrics)
-        metrics = map_tree(lambda *parts: torch.cat(parts), *measured)
-        return Estimate(metrics["loss"].mean(), places[device].from_flat(total / number, meta), metrics)
+        size = chunk_size or at_once
+
+        def part(i: int) -> Tensor:
+            some = map_tree(lambda x: x[i : i + size], stacked)
+            found = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
+            measured.append(found.metrics)
+            return found.grad.sum(0) if apart else found.grad  # type: ignore[no-any-return]
+
+        total = reduce(torch.add, map(part, range(0, number, size)))
+        metrics = map_tree(lambda *parts: torch.cat(parts), *measured) if len(measured) > 1 else measured[0]
+        return Estimate(metrics["loss"].mean(), places[kind].from_flat(total / number, meta), metrics)
 
     return torch.no_grad()(estimate)
 
@@ -140,17 +142,17 @@ class Places(NamedTuple):
 
     into: Tensor  # (length,): which entry of the joined parameters, from 1; 0 fills up
     back: Tensor
+    zero: Tensor  # what it fills up with, (1,)
 
     @classmethod
     def of(cls, chain: Chain, meta: dict[str, Tensor]) -> Self:
         vector = joined(meta)
         into = chain.to_flat(parted(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
         back = chain.from_flat(torch.arange(chain.length, device=vector.device), meta)
-        return cls(into, joined({name: back[name] for name in meta}))
+        return cls(into, joined({name: back[name] for name in meta}), vector.new_zeros(1))
 
     def to_flat(self, meta: dict[str, Tensor]) -> Tensor:
-        vector = joined(meta)
-        return torch.cat([vector.new_zeros(1), vector])[self.into]
+        return joined((self.zero, meta))[self.into]
 
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
         by_name: dict[str, Tensor] = parted(flat[self.back], meta)
