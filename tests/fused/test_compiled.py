@@ -12,6 +12,7 @@ import metastep as ms
 from metastep.fused import chain_of
 from metastep.fused.algebra import differentiate
 from metastep.paths import in_one_pass
+from metastep.trees import hollow_like
 from tests.fused.helpers import Net
 
 pytest.importorskip("triton")
@@ -109,6 +110,7 @@ def test_optimizers(kernels: dict[str, Compiled], optimizer: ms.SGD | ms.Adam) -
     def moved(p: Tensor, g: Tensor) -> Tensor:
         return fused.advance(ms.State(p, fused.init(p).memory, torch.tensor(2.0, dtype=torch.float64)), g, (), 4).params
 
-    torch.func.vjp(moved, p, p)[1](p)
+    for start, cotangent in ((p, p), (p[0].expand(2, -1), hollow_like(p))):
+        torch.func.vjp(moved, start, p)[1](cotangent)
     expected = {"combination_kernel"} if isinstance(optimizer, ms.SGD) else {"adam_kernel", "pullback_kernel"}
     assert {name for name, kernel in kernels.items() if kernel.times} == expected

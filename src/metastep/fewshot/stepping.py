@@ -191,7 +191,7 @@ def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable
         grad = joined(found.grad)
         with beside(device, "made"):
             length = torch.linalg.vector_norm(grad)
-            made = ((length + found.loss).abs() < torch.inf) & unbroken  # comparisons are false of what is no number
+            made = (length + found.loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
         after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
         accuracy = found.metrics["accuracy"].mean()
         join(device, "made")
