@@ -28,6 +28,18 @@ class ByHand:
         return self.value(params, meta, batch)
 
 
+@dataclass(frozen=True)
+class OuterByHand:
+    """An outer loss, called as any other"""
+
+    value: Callable[[Tree, Tree, Any], Any]
+    gradients: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
+    """(params, meta, task) -> (∂L/∂φ, ∂L/∂θ), (L, metrics)"""
+
+    def __call__(self, params: Tree, meta: Tree, task: Any) -> Any:
+        return self.value(params, meta, task)
+
+
 def curvature_by_hand(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """For windows that follow such a loss"""
     count_product()

@@ -20,7 +20,7 @@ from metastep.errors import MetastepError, require_positive
 from metastep.explain import explained
 from metastep.problems import require_shared_space
 from metastep.solvers import Solver
-from metastep.trees import Tree, add, add_scaled, scale, subtract, zeros_like
+from metastep.trees import Tree, add, add_scaled, hollow_like, scale, subtract
 from metastep.windows import InnerLoop, Passage, Window, outer_value
 
 STORED = 32  # states: of 64 windows, half of them, for half of the gradients once more
@@ -94,9 +94,10 @@ def unrolled(
 def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
     """The outer loss at a state, Λ = ∂L/∂s there (θ may also enter the loss directly), and the metrics"""
     count_gradient()
-    both = grad_and_value(partial(outer_value, loop.problem), argnums=(0, 1), has_aux=True)
+    by_hand = getattr(loop.problem.outer_loss, "gradients", None)  # a loss may bring its own
+    both = by_hand or grad_and_value(partial(outer_value, loop.problem), argnums=(0, 1), has_aux=True)
     (d_params, d_meta), (loss, metrics) = both(state.params, meta, task)
-    return loss, Adjoint(d_params, zeros_like(state.memory), d_meta), metrics
+    return loss, Adjoint(d_params, hollow_like(state.memory), d_meta), metrics
 
 
 def pull_window(
@@ -121,7 +122,7 @@ def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: 
     Where the sweep did not reach the start, φ there stands for φ₁, and the memory there for nothing.
     """
     start, pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[:2]
-    memory = adjoint.memory if swept else zeros_like(start[1])
+    memory = adjoint.memory if swept else hollow_like(start[1])
     return add(adjoint.meta, pull((adjoint.params, memory))[0])
 
 
@@ -170,7 +171,7 @@ def displacement(loop: InnerLoop) -> Estimator:
         require_shared_space(start.params, meta, "Reptile")
         final = loop.run(loop.windows(task), start, meta)
         loss, metrics = outer_value(loop.problem, final.params, meta, task)
-        way = Adjoint(subtract(start.params, final.params), (), zeros_like(meta))
+        way = Adjoint(subtract(start.params, final.params), (), hollow_like(meta))
         return Estimate(loss, pull_start(loop, meta, task, way, swept=False), metrics)
 
     return Estimator(loop, estimate)
@@ -184,8 +185,7 @@ def implicit(loop: InnerLoop, solver: Solver, curvature: Curvature = exact) -> E
         state = loop.run(windows, loop.begin(meta, task), meta)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         solved = solver(lambda v: curvature(windows[-1], state.params, meta, v)[0], adjoint.params)
-        _, c = curvature(windows[-1], state.params, meta, solved)
-        return Estimate(loss, subtract(adjoint.meta, c), metrics)
+        return Estimate(loss, subtract(adjoint.meta, curvature(windows[-1], state.params, meta, solved)[1]), metrics)
 
     return Estimator(loop, estimate)
 

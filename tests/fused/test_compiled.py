@@ -12,6 +12,7 @@ import metastep as ms
 from metastep.fused import chain_of
 from metastep.fused.algebra import differentiate
 from metastep.paths import in_one_pass
+from metastep.trees import hollow_like
 from tests.fused.helpers import Net
 
 pytest.importorskip("triton")
@@ -22,7 +23,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compiled
 from triton.language import constexpr
 
-from metastep.fused import adam, dynamics, launch
+from metastep.fused import adam, adding, dynamics, launch
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that one program may have there
@@ -65,7 +66,7 @@ def is_aligned(kind: str, value: Any) -> bool:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Compiled]:
     """All of them, by name"""
     found = {}
-    for module in (launch, adam, dynamics):
+    for module in (launch, adding, adam, dynamics):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             found[name] = Compiled(getattr(module, name))
             monkeypatch.setattr(module, name, found[name])
@@ -80,7 +81,7 @@ CHAINS: dict[str, tuple[Net, str, bool, set[str]]] = {  # the net, precision, wh
     "strided": (STRIDED, "tf32", True, {"pool_kernel"}),
     "strided, bf16": (STRIDED, "bf16", True, {"pool_kernel"}),
     "pooled": (POOLED, "tf32", True, set()),
-    "short": (SHORT, "tf32", False, {"pool_kernel", "join_kernel"} | BETWEEN),
+    "short": (SHORT, "tf32", False, {"pool_kernel", "join_kernel", "add_kernel"} | BETWEEN),
 }
 
 
@@ -97,7 +98,8 @@ def test_chains(
     chain, (x, y) = chain_of(net.build(), net.size), net.tasks().support
     flat, seen = torch.zeros(len(x), chain.length), x.float().permute(0, 1, 3, 4, 2).contiguous()
     differentiate(launch.TritonOperators(precision), chain, flat, seen, y, flat if dual else None)
-    assert {name for name in vars(launch) if name.endswith("_kernel") and not kernels[name].times} == unused
+    chained = {name for module in (launch, adding) for name in vars(module) if name.endswith("_kernel")}
+    assert {name for name in chained if not kernels[name].times} == unused
 
 
 @pytest.mark.parametrize("optimizer", [ms.SGD(0.1, 0.9), ms.AdamW(0.1)], ids=["sgd", "adam"])
@@ -108,6 +110,7 @@ def test_optimizers(kernels: dict[str, Compiled], optimizer: ms.SGD | ms.Adam) -
     def moved(p: Tensor, g: Tensor) -> Tensor:
         return fused.advance(ms.State(p, fused.init(p).memory, torch.tensor(2.0, dtype=torch.float64)), g, (), 4).params
 
-    torch.func.vjp(moved, p, p)[1](p)
+    for start, cotangent in ((p, p), (p[0].expand(2, -1), hollow_like(p))):
+        torch.func.vjp(moved, start, p)[1](cotangent)
     expected = {"combination_kernel"} if isinstance(optimizer, ms.SGD) else {"adam_kernel", "pullback_kernel"}
     assert {name for name, kernel in kernels.items() if kernel.times} == expected

@@ -43,6 +43,7 @@ def main() -> None:
     from tests.fused.helpers import Net
 
     torch.set_num_threads(1)
+    require_added()
     standard, pooled = Net(ways=3, size=6, filters=(16, 16)), Net(ways=2, shots=2, filters=(16,), stride=1, pool=2)
     # one part and one tile of everything; then several; other strides, kernels and paddings
     require_same(standard)
@@ -89,10 +90,11 @@ def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # ty
         wide = None if direction is None else direction.double()
         expected, g = differentiate(plain, chain, flat.double(), x, y, wide)
         judged, found = differentiate(operators, chain, flat, x.float(), y, direction)
-        torch.testing.assert_close(judged.loss.double(), expected.loss, rtol=TOLERANCE, atol=TOLERANCE)
-        torch.testing.assert_close(judged.accuracy.double(), expected.accuracy)
+        (loss, accuracy), (expected_loss, expected_accuracy) = judged.means, expected.means
+        torch.testing.assert_close(loss.double(), expected_loss, rtol=TOLERANCE, atol=TOLERANCE)
+        torch.testing.assert_close(accuracy.double(), expected_accuracy)
         if direction is None:
-            torch.testing.assert_close(value(operators, chain, flat, x.float(), y), (judged.loss, judged.accuracy))
+            torch.testing.assert_close(value(operators, chain, flat, x.float(), y), judged.means)
         for slot in chain.slots():
             size = slot.of(g).norm() + 1e-3
             assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)
@@ -141,6 +143,19 @@ def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **op
     assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, name  # type: ignore[operator]
 
 
+def require_added() -> None:
+    from metastep.fused.adding import add, at_most
+
+    parts = torch.randn(37, 2, 150)
+    out = torch.full((3, 2, 200), torch.nan)
+    add(parts[:, :, :130], out[:1, :, 20:150])  # more than are asked for at once
+    torch.testing.assert_close(out[0, :, 20:150], parts[:, :, :130].sum(0))
+    assert out.isnan().sum() == out.numel() - 2 * 130
+    few = at_most(5, parts.transpose(0, 1).unflatten(2, (3, 50)).contiguous())
+    assert few.shape == (2, 5, 3, 50)
+    torch.testing.assert_close(few.flatten(2), torch.stack([p.sum(0) for p in parts.split(8)], 1))
+
+
 def require_fused_sgd() -> None:
     from metastep import SGD, State
     from metastep.fused.dynamics import FusedSGD
@@ -155,8 +170,22 @@ def require_fused_sgd() -> None:
                 return torch.stack([after.params, *after.memory])
 
             torch.testing.assert_close(moved(fused, p, g), moved(plain, p, g))
+            torch.testing.assert_close(moved(fused, p[0].expand(2, -1), g), moved(plain, p[0].expand(2, -1), g))
             pull = [torch.func.vjp(lambda p, g, d=d: moved(d, p, g), p, g)[1] for d in (fused, plain)]
             torch.testing.assert_close(*(one(torch.ones(2, 2, 1500)) for one in pull))
+    torch.testing.assert_close(*(pulled_through_hollow(dynamics, p, v) for dynamics in (fused, plain)))
+
+
+def pulled_through_hollow(dynamics: "SGD", p: torch.Tensor, cotangent: torch.Tensor) -> object:  # type: ignore[name-defined]  # noqa: F821
+    """Where only the pullback is wanted, and nothing was asked of the last velocity"""
+    from metastep.dynamics import State
+    from metastep.trees import hollow_like
+
+    def moved(p: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        after = dynamics.advance(State(p, (v,), 1), g, (), 3)
+        return after.params, after.memory[0]  # type: ignore[no-any-return]
+
+    return torch.func.vjp(moved, p, hollow_like(p), hollow_like(p))[1]((cotangent, hollow_like(p)))
 
 
 def require_fused_adam() -> None:

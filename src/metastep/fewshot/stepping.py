@@ -184,15 +184,20 @@ def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable
     def step(at: Prepared) -> tuple[Prepared, tuple[Tensor, Tensor, Tensor]]:
         state, batch, number = at
         with beside(device, "episodes"):
-            following = parts.draw(number.long() + 1, config.outer.tasks)
+            following, next_number = parts.draw(number.long() + 1, config.outer.tasks), number + 1
+        with beside(device, "made"):
+            unbroken = number == state.step
         found = parts.gradient(parted(state.params, parts.learner.meta), batch)
         grad = joined(found.grad)
-        length = norm(grad)
+        with beside(device, "made"):
+            length = torch.linalg.vector_norm(grad)
+            made = (length + found.loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
         after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
-        made = torch.isfinite(length + found.loss) & (number == state.step)
+        accuracy = found.metrics["accuracy"].mean()
+        join(device, "made")
         kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
         join(device, "episodes")
-        return Prepared(kept, following, number + 1), (found.loss, found.metrics["accuracy"].mean(), length)
+        return Prepared(kept, following, next_number), (found.loss, accuracy, length)
 
     return torch.no_grad()(step)
 

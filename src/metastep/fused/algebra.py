@@ -42,25 +42,22 @@ class Judged(NamedTuple):
     back: Cotangent
 
     @property
-    def loss(self) -> Tensor:
-        """(tasks,)"""
-        return self.sums[..., 0].sum(1) / self.pictures
-
-    @property
-    def accuracy(self) -> Tensor:
-        return self.sums[..., 1].sum(1) / self.pictures
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of each task"""
+        loss, accuracy = (self.sums.sum(1) / self.pictures).unbind(1)
+        return loss, accuracy
 
 
 class Parameters(NamedTuple):
-    """φ of all tasks, (tasks, length), and a direction; both contiguous: a kernel finds a task alike in either"""
+    """φ of all tasks, (tasks, length), and a direction; a kernel finds a task alike in either"""
 
     flat: Tensor
     flat_t: Tensor | None
 
     @classmethod
     def of(cls, flat: Tensor, flat_t: Tensor | None = None) -> Self:
-        """Where all tasks start from one θ, `flat` is that one, expanded"""
-        return cls(flat.contiguous(), None if flat_t is None else flat_t.contiguous())
+        """Where all tasks start from one θ, `flat` is that one, expanded: read as it is, unless beside a direction"""
+        return cls(flat, None) if flat_t is None else cls(flat.contiguous(), flat_t.contiguous())
 
     def pair(self, slot: Slot) -> tuple[Tensor, Tensor | None]:
         return slot.of(self.flat), None if self.flat_t is None else slot.of(self.flat_t)

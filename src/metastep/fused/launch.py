@@ -1,5 +1,6 @@
 """The operators of a chain on a GPU: shapes and grids for the kernels."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import triton
 from torch import Tensor
 
 from metastep.errors import MetastepError
+from metastep.fused.adding import add, at_most
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Chain, Head, NotAChainError
 from metastep.fused.kernels.backward import before_norm_kernel, data_kernel, patch_weight_kernel, weight_kernel
@@ -144,17 +146,20 @@ class TritonOperators:
             self.precision,
         )  # fmt: skip
         if blocks > 1:
-            torch.sum(parts, 0, out=out[:, start:])
+            add(parts, out[None, :, start:])
         return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
-        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data"""
+        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data
+
+        That of the first block has none to go beside: it follows at once.
+        """
         block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
         rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
         pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.weight_tile.channels)
         part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
         parts = triton.cdiv(rows, part)
-        with beside(out.device, "weights"):
+        with beside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
             if isinstance(before, Layer):
@@ -162,7 +167,7 @@ class TritonOperators:
             else:
                 self._patch_weights(before, block, back, written, (parts, tasks), sizes)
             if parts > 1:
-                torch.sum(written, 0, out=slot)
+                add(written.flatten(2), slot[None].flatten(2))
         return before, layer, back
 
     def _weights(
@@ -184,7 +189,8 @@ class TritonOperators:
         )  # fmt: skip
 
     def join(self, pending: list[Any]) -> None:
-        join(pending[0][-1].dn.device, "weights")
+        if len(pending) > 1:  # the last of them was not beside
+            join(pending[0][-1].dn.device, "weights")
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
@@ -208,9 +214,8 @@ class TritonOperators:
 
         Whoever makes it writes the gradients of BatchNorm's parameters on the way.
         """
-        if sums.shape[1] > FEW.value:
-            sums = sums.sum(1, keepdim=True)
-        block, rows, inputs = layer.block, layer.z[0, ..., 0].numel(), _cotangent_inputs(layer, dn, dn_t, sums, out)
+        block, rows, sums = layer.block, layer.z[0, ..., 0].numel(), at_most(FEW.value, sums)
+        inputs = _cotangent_inputs(layer, dn, dn_t, sums, out)
         if _columns(block):
             return Cotangent(dn, dn_t, inputs)
         dz, dz_t = (dn, dn_t) if block.pool == 1 else _pair(torch.empty_like(layer.z), dn_t)

@@ -5,14 +5,13 @@ each; dynamics act entry by entry, so they do not see that there are many tasks.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple, Self
+from functools import partial, reduce
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from metastep.by_hand import ByHand
+from metastep.by_hand import ByHand, OuterByHand
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
@@ -20,11 +19,12 @@ from metastep.fused.algebra import Operators, Parameters, differentiate, judge
 from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
-from metastep.trees import Tree, joined, map_tree, parted, zeros_like
+from metastep.trees import Tree, hollow_like, joined, map_tree, parted
 from metastep.windows import InnerLoop, Problem, Task
 
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
+Judgement = tuple[Tensor, dict[str, Tensor]]  # an outer loss, and metrics of each task
 
 # Bytes. States of a few tasks fit, but not the patches of their queries: those go through task by task if need be.
 # Conv4 with 64 filters, 5-way 1-shot with 15 queries, CPU ms of one thread for each task, by ones, twos, fours, eights:
@@ -42,14 +42,13 @@ def gradient(
 def judged_gradient(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task, and ∂L/∂φ"""
     judged, found = differentiate(operators, chain, flat, x, y)
-    return judged.loss, judged.accuracy, found
+    return *judged.means, found
 
 
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
     """Loss and accuracy of each task"""
     params = Parameters.of(flat)
-    judged = judge(operators, chain, params, x, y, operators.room(params.flat))
-    return judged.loss, judged.accuracy
+    return judge(operators, chain, params, x, y, operators.room(params.flat)).means
 
 
 def by_cache(chain: Chain, function: Callable[..., Tensors], flat: Tensor, x: Tensor, *more: Tensor) -> Tensors:
@@ -69,49 +68,35 @@ def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
     return max(1, CACHE // (patches * x.shape[1] * x.element_size()))
 
 
-class _Loss(torch.autograd.Function):
-    """Cross-entropy and accuracy of each task; the gradient is made along with them, by hand"""
-
-    @staticmethod
-    def forward(flat: Tensor, x: Tensor, y: Tensor, chain: Chain, operators: Operators) -> Tensors:
-        return by_cache(chain, partial(judged_gradient, operators, chain), flat, x, y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(output[2])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        (found,) = ctx.saved_tensors
-        return d_loss[:, None] * found, None, None, None, None
-
-
 def fused_problem(chain: Chain, operators: Operators) -> Problem:
     """θ is `chain.to_flat(parameters)`; a task is a whole batch of tasks, stacked, as `over_tasks` takes it."""
 
-    def losses(params: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        if not params.requires_grad:  # nobody will ask for the gradient
-            loss, accuracy = by_cache(chain, partial(value, operators, chain), params, *batch)
-            return loss, accuracy
-        return _Loss.apply(params, *batch, chain, operators)[:2]  # type: ignore[no-untyped-call, no-any-return]
+    def of_each(function: Callable[..., Tensors], params: Tensor, batch: Batch, *direction: Tensor) -> Tensors:
+        return by_cache(chain, partial(function, operators, chain), params, *batch, *direction)
 
     def inner_loss(params: Tensor, meta: Tree, batch: Batch) -> Tensor:
-        return losses(params, batch)[0].sum()
+        return of_each(value, params, batch)[0].sum()
 
     def derivative(params: Tensor, meta: Tree, batch: Batch, *direction: Tensor) -> Tensor:
-        return by_cache(chain, partial(gradient, operators, chain), params, *batch, *direction)[-1]
+        return of_each(gradient, params, batch, *direction)[-1]
 
     def product(params: Tensor, meta: Tree, batch: Batch, direction: Tensor) -> tuple[Tensor, Tree]:
-        return derivative(params, meta, batch, direction), zeros_like(meta)  # the losses of a chain do not see θ
+        return derivative(params, meta, batch, direction), hollow_like(meta)  # the losses of a chain do not see θ
 
-    def outer_loss(params: Tensor, meta: Tree, task: Task) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, accuracy = losses(params, task.query)
-        return loss.sum(), {"loss": loss.detach(), "accuracy": accuracy}
+    def outer_loss(params: Tensor, meta: Tree, task: Task) -> Judgement:
+        return _judgement(*of_each(value, params, task.query))
+
+    def outer_gradients(params: Tensor, meta: Tree, task: Task) -> tuple[tuple[Tensor, Tree], Judgement]:
+        *found, grad = of_each(judged_gradient, params, task.query)
+        return (grad, hollow_like(meta)), _judgement(*found)
 
     windows = every_window(ByHand(inner_loss, derivative, product))
-    return Problem(lambda meta, task: meta.expand(task_count(task), -1), windows, outer_loss)
+    outer = OuterByHand(outer_loss, outer_gradients)
+    return Problem(lambda meta, task: meta.expand(task_count(task), -1), windows, outer)
+
+
+def _judgement(loss: Tensor, accuracy: Tensor) -> Judgement:
+    return loss.sum(), {"loss": loss, "accuracy": accuracy}
 
 
 def dot_of_each(a: Tensor, b: Tensor) -> Tensor:
@@ -128,24 +113,27 @@ def fused_over_tasks(
     apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.
     """
 
-    places: dict[torch.device, Places] = {}
+    places: dict[tuple[torch.device, torch.dtype], Places] = {}
 
     def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
-        number, measured = task_count(tasks), []
-        device = next(iter(meta.values())).device
-        if device not in places:
-            places[device] = Places.of(chain, meta)
-        theta, stacked = places[device].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
+        number, measured = task_count(tasks), list[dict[str, Tensor]]()
+        first = next(iter(meta.values()))
+        if (kind := (first.device, first.dtype)) not in places:
+            places[kind] = Places.of(chain, meta)
+        theta, stacked = places[kind].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
         # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
         at_once = number if theta.is_cuda else max(1, CACHE // (8 * theta.nbytes))
-        size, total = chunk_size or at_once, torch.zeros_like(theta)
-        for i in range(0, number, size):
-            some = map_tree(lambda x, i=i: x[i : i + size], stacked)
-            part = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
-            total += part.grad.sum(0) if apart else part.grad
-            measured.append(part.metrics)
-        metrics = map_tree(lambda *parts: torch.cat(parts), *measured)
-        return Estimate(metrics["loss"].mean(), places[device].from_flat(total / number, meta), metrics)
+        size = chunk_size or at_once
+
+        def part(i: int) -> Tensor:
+            some = map_tree(lambda x: x[i : i + size], stacked)
+            found = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
+            measured.append(found.metrics)
+            return found.grad.sum(0) if apart else found.grad  # type: ignore[no-any-return]
+
+        total = reduce(torch.add, map(part, range(0, number, size)))
+        metrics = map_tree(lambda *parts: torch.cat(parts), *measured) if len(measured) > 1 else measured[0]
+        return Estimate(metrics["loss"].mean(), places[kind].from_flat(total / number, meta), metrics)
 
     return torch.no_grad()(estimate)
 
@@ -186,17 +174,17 @@ class Places(NamedTuple):
 
     into: Tensor  # (length,): which entry of the joined parameters, from 1; 0 fills up
     back: Tensor
+    zero: Tensor  # what it fills up with, (1,)
 
     @classmethod
     def of(cls, chain: Chain, meta: dict[str, Tensor]) -> Self:
         vector = joined(meta)
         into = chain.to_flat(parted(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
         back = chain.from_flat(torch.arange(chain.length, device=vector.device), meta)
-        return cls(into, joined({name: back[name] for name in meta}))
+        return cls(into, joined({name: back[name] for name in meta}), vector.new_zeros(1))
 
     def to_flat(self, meta: dict[str, Tensor]) -> Tensor:
-        vector = joined(meta)
-        return torch.cat([vector.new_zeros(1), vector])[self.into]
+        return joined((self.zero, meta))[self.into]
 
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
         by_name: dict[str, Tensor] = parted(flat[self.back], meta)
