@@ -20,6 +20,7 @@ from metastep.errors import first_line
 from metastep.noise import recorded
 from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
+from metastep.unpooling import max_pool2d_with_indices_backward
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
@@ -117,6 +118,7 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
         merge_equal(graph.graph)  # half is left to trace again
         held = _lift(graph)
         apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
+        apart[torch.ops.aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
         pure = trace(torch.func.functionalize(graph), apart)(*leaves, *held)
         return simplified(pure), held, found[0]
 
