@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from metastep.errors import MetastepError
+from metastep.joining import join_at_once
 from metastep.merging import merge_sums
 from metastep.trees import tree_leaves
 
@@ -51,6 +52,7 @@ def simplified(module: GraphModule) -> GraphModule:
     graph.eliminate_dead_code()
     _leave_out_gradients(graph)
     _lay_out(graph)
+    join_at_once(graph)
     graph.eliminate_dead_code()
     module.recompile()
     return module
