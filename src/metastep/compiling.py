@@ -37,7 +37,10 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
 
     fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
-    return compile(graph, shapes, options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
+    # A BatchNorm's output has five arguments. With 4, the default, it is kept in memory for its readers; it is no more
+    # to make it again of its input, which most of them read too.
+    options = {"triton.cudagraphs": False, "realize_reads_threshold": 8}
+    return compile(graph, shapes, options=options)  # type: ignore[no-any-return]
 
 
 def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
