@@ -1,4 +1,4 @@
-"""A gradient of a max-pooling is a choice where windows tile the map, and PyTorch's elsewhere; it is the same gradient."""
+"""A max-pooling's gradient is a choice where windows tile the map, and PyTorch's elsewhere; the numbers are the same."""
 
 import pytest
 import torch

@@ -4,6 +4,7 @@ Pieces that were neighbours before are one, and so are zeros beside zeros.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -48,7 +49,7 @@ def _joined(graph: Graph, pieces: list[Node]) -> Node:
 def _runs(pieces: Sequence[Node]) -> list[list[Node]]:
     """Pieces that belong together"""
     runs = [[pieces[0]]]
-    for before, piece in zip(pieces, pieces[1:], strict=False):
+    for before, piece in pairwise(pieces):
         if _follows(before, piece):
             runs[-1].append(piece)
         else:

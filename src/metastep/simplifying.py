@@ -198,7 +198,7 @@ def _leave_out_gradients(graph: Graph) -> None:
 def _ask_before_relu(graph: Graph) -> None:
     """Where a ReLU let something through is seen in what it was given, which BatchNorm's gradient reads anyway"""
     for node in _all(graph, aten.threshold_backward):
-        dy, y, bound = cast(Any, node.args)
+        _, y, bound = cast(Any, node.args)
         if _is(y, aten.relu) and bound == 0:
             node.update_arg(1, y.args[0])
 
