@@ -1,4 +1,4 @@
-"""A max-pooling's gradient is a choice where windows tile the map, and PyTorch's elsewhere; the numbers are the same."""
+"""A max-pooling's gradient is a choice where windows tile the map, PyTorch's elsewhere; the numbers are the same."""
 
 import pytest
 import torch
