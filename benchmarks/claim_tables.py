@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import results
+from benchmarks import results, training
 from metastep.reproduce import page
 from metastep.reproduce.costs import bench_files
 from metastep.reproduce.figures import draw_costs, draw_gradient_differences
@@ -11,7 +11,7 @@ from metastep.reproduce.transfer_runs import gradient_differences
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
 LOOKS = results.ROOT / "results" / "runs" / "stl10-sgd-baseline-seed0.jsonl"
-COSTS, CHANGES = "figures/omniglot-costs.svg", "figures/gradient-difference.svg"
+COSTS, CHANGES, TRAINING = (f"figures/{name}.svg" for name in ("omniglot-costs", "gradient-difference", "training"))
 
 
 def summary(name: str) -> Iterator[str]:
@@ -27,6 +27,8 @@ def claims(name: str) -> Iterator[str]:
 def figures(name: str) -> Iterator[str]:
     """Links to those that there is something to draw of"""
     del name
+    if training.settings():
+        yield f"T4: how the learners were trained, from `results/runs`.\n\n![training]({TRAINING})\n"
     if path := measured():
         yield f"X2, X4: memory and time against inner steps, from `results/bench/{path.name}`.\n\n![costs]({COSTS})\n"
     if looked():
@@ -44,6 +46,8 @@ def looked() -> bool:
 
 
 def draw() -> None:
+    if panels := training.settings():
+        training.draw(panels, DOCS / TRAINING)
     if path := measured():
         draw_costs(path, DOCS / COSTS)
     if looked():

@@ -116,6 +116,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "floor": bench_tables.floors,
     "headline": lambda _: bench_tables.headline("bench/h200-bench"),
     "bench/h200-bench": bench_tables.bench,
+    "bench/h200-latest": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
     "bench/h200-transfer": bench_tables.bench,

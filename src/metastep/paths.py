@@ -19,7 +19,16 @@ from metastep.curvature import exact
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
-from metastep.fused import Chain, NotAChainError, chain_of, dot_of_each, fused_over_tasks, fused_problem, plain
+from metastep.fused import (
+    Chain,
+    FusedJudge,
+    NotAChainError,
+    chain_of,
+    dot_of_each,
+    fused_over_tasks,
+    fused_problem,
+    plain,
+)
 from metastep.fused.algebra import Operators
 from metastep.methods import Steps, fo_maml, imaml, maml, multi_step, reptile, truncated
 from metastep.modules import parameters_of
@@ -125,13 +134,29 @@ def fused(asked: Asked, estimator: Estimator, chunk_size: int | None) -> MetaGra
 def by_hand(
     asked: Asked, estimator: Estimator, chunk_size: int | None, chain: Chain, operators: Operators, how: str
 ) -> MetaGradient:
+    of_all_tasks = estimator_by_hand(asked, chain, operators)
+    estimate = fused_over_tasks(chain, of_all_tasks, chunk_size, apart=asked.method is reptile)
+    return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
+
+
+def estimator_by_hand(asked: Asked, chain: Chain, operators: Operators) -> Estimator:
+    """Its tasks are one tensor, see `fused_problem`"""
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
     problem = fused_problem(chain, operators)
     if asked.batch:
         problem = in_batches(problem, asked.batch, axis=1)
-    fused_estimator = asked.method(problem, dynamics, asked.steps, **(asked.options | second_order(asked)))
-    estimate = fused_over_tasks(chain, fused_estimator, chunk_size, apart=asked.method is reptile)
-    return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
+    return asked.method(problem, dynamics, asked.steps, **(asked.options | second_order(asked)))
+
+
+def judge_by_hand(asked: Asked) -> FusedJudge | None:
+    """None where it cannot be by hand"""
+    try:
+        require_served(asked)
+        chain = chain_of(asked.module, asked.size)
+        operators, _ = operators_for(chain, asked.parameter)
+    except (NotFusedError, NotAChainError):
+        return None
+    return FusedJudge(chain, estimator_by_hand(asked, chain, operators).loop)
 
 
 def second_order(asked: Asked) -> dict[str, Any]:

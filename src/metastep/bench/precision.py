@@ -17,10 +17,10 @@ from metastep.bench.results import Row, about_case
 from metastep.bench.workload import PRECISIONS, pictures
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError
-from metastep.fewshot.building import build
+from metastep.fewshot.building import asked_of, build
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.parts import asked_of, gradient_of
+from metastep.fewshot.parts import gradient_of
 from metastep.fewshot.sampling import Sampler
 from metastep.fused import NotAChainError, chain_of
 from metastep.paths import MetaGradient, NotFusedError, by_hand, require_served
@@ -138,7 +138,7 @@ def by_kernels(config: TrainConfig, learner: Learner, precision: str) -> MetaGra
     """tf32x3: products as three of tf32, which have nearly the digits of float32; bf16: of factors rounded to it"""
     from metastep.fused.launch import TritonOperators, require_kernels  # only here: Triton is for GPUs
 
-    asked = asked_of(config, learner)
+    asked = asked_of(config, learner.net)
     require_served(asked)
     chain, estimator = chain_of(asked.module, asked.size), build(config, learner.net).estimator
     require_kernels(chain)

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from metastep.bench.cases import Case
 from metastep.bench.measure import seconds_of, started, timed
 from metastep.bench.results import Row, about_case
+from metastep.fused.starting import one_after_the_other
 
 ITERATIONS = {"cuda": 5, "cpu": 1}  # an operator costs the profiler far more than a replayed kernel does
 ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "cpu": ProfilerActivity.CPU}
@@ -27,11 +28,13 @@ class Part(NamedTuple):
 
 
 def row(case: Case, device: torch.device) -> Row:
-    """ms: without the profiler, which slows things down; busy_ms: the sum over kernels, of which one runs at a time"""
+    """ms: without the profiler, which slows things down; busy_ms: the sum over kernels, each by itself"""
     begun = started(case, device)
     ms = 1e3 * statistics.median(timed(begun.step, begun.machine, REPEATS))
-    with profile(activities=[ACTIVITIES[device.type]]) as profiler:
-        seconds_of(begun.step, begun.machine, ITERATIONS[device.type])
+    with one_after_the_other():
+        begun = started(case, device)
+        with profile(activities=[ACTIVITIES[device.type]]) as profiler:
+            seconds_of(begun.step, begun.machine, ITERATIONS[device.type])
     parts = sorted(merged(profiler, device), key=lambda part: -part.ms)
     busy = sum(part.ms for part in parts)
     return about_case(case) | {

@@ -15,6 +15,7 @@ from metastep.estimators import Estimator
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 from metastep.modules import parameters_of, use_batch_statistics
 from metastep.nets import load_net
+from metastep.paths import Asked
 from metastep.problems import accuracy, few_shot, in_batches, with_rates
 from metastep.solvers import conjugate_gradient
 from metastep.trees import Tree, map_tree
@@ -84,6 +85,13 @@ def build_estimator(config: TrainConfig, problem: Problem) -> Estimator:
     method, options = getattr(methods, config.method.name), method_options(config.method)
     estimator: Estimator = method(problem, build_dynamics(config.inner), config.inner.steps, **options)
     return estimator
+
+
+def asked_of(config: TrainConfig, net: nn.Module) -> Asked:
+    """The same, for whoever looks for the fastest way"""
+    method, options = getattr(methods, config.method.name), method_options(config.method)
+    dynamics = build_dynamics(config.inner)
+    return Asked(net, method, dynamics, config.inner.steps, config.net.size, options, config.inner.batch)
 
 
 def method_options(method: MethodConfig) -> dict[str, Any]:

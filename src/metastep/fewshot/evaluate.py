@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -14,11 +15,13 @@ from metastep.data import ImageSet, load
 from metastep.data.episodes import Episodes, Rotations
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
+from metastep.fewshot.building import asked_of
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.scores import Evaluation, StepScore
 from metastep.fewshot.validation import mean
+from metastep.paths import judge_by_hand
 from metastep.trees import tree_leaves
 from metastep.windows import Task
 
@@ -128,6 +131,33 @@ def judge_steps(
     learner: Learner, sampler: Sampler, episodes: int, progress: Progress = silent
 ) -> tuple[Tensor, Tensor]:
     """(accuracy (episodes, boundaries), whether all predictions are finite (episodes)) of batch 0 of the sampler"""
+    many = of_many(learner)
+    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
+    parts = []
+    with torch.random.fork_rng(devices=[learner.device] if learner.device.type == "cuda" else []):
+        torch.manual_seed(sampler.seed)  # for nets with dropout
+        for first in range(0, episodes, size):
+            parts.append(many(sampler(0, min(size, episodes - first), first)))
+            progress(min(first + size, episodes), episodes)
+    return torch.cat([part[0] for part in parts]).cpu(), torch.cat([part[1] for part in parts]).cpu()
+
+
+def of_many(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:
+    """Of several tasks at once. By hand on a CPU; on a GPU, kernels of full precision would be compiled for this"""
+    by_hand = judge_by_hand(asked_of(learner.config.as_tested(), learner.net)) if learner.device.type == "cpu" else None
+    if by_hand is None:
+        return mapped(learner)
+
+    def judged(tasks: Task) -> tuple[Tensor, Tensor]:
+        found = by_hand.after_each_window(learner.meta, tasks)
+        finite = torch.stack([metrics["loss"].isfinite() for metrics in found], 1)
+        accuracy = torch.stack([metrics["accuracy"] for metrics in found], 1)
+        return torch.where(finite, accuracy, 0.0).double(), finite.all(1)
+
+    return judged
+
+
+def mapped(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:
     kept = set(boundaries(learner))
 
     def one(task: Task) -> tuple[Tensor, Tensor]:
@@ -137,15 +167,7 @@ def judge_steps(
         finite = logits.isfinite().all(-1)
         return ((logits.argmax(-1) == y) & finite).double().mean(-1), finite.all()
 
-    many = vmap(one, randomness="different")
-    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
-    parts = []
-    with torch.random.fork_rng(devices=[learner.device] if learner.device.type == "cuda" else []):
-        torch.manual_seed(sampler.seed)  # for nets with dropout
-        for first in range(0, episodes, size):
-            parts.append(many(sampler(0, min(size, episodes - first), first)))
-            progress(min(first + size, episodes), episodes)
-    return torch.cat([part[0] for part in parts]).cpu(), torch.cat([part[1] for part in parts]).cpu()
+    return vmap(one, randomness="different")
 
 
 def digest(learner: Learner) -> str:

@@ -5,15 +5,14 @@ from typing import NamedTuple
 import torch
 from torch.optim import SGD, Adam, Optimizer
 
-from metastep import methods
 from metastep.data import ImageSet
 from metastep.errors import MetastepError
-from metastep.fewshot.building import build, build_dynamics, method_options
+from metastep.fewshot.building import asked_of, build
 from metastep.fewshot.config import OuterConfig, TrainConfig
 from metastep.fewshot.distributed import Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import VALIDATION_SEED, Sampler
-from metastep.paths import Asked, MetaGradient, fastest
+from metastep.paths import MetaGradient, fastest
 from metastep.runs.device import prepare_device
 from metastep.trees import Tree, tree_leaves
 
@@ -44,13 +43,7 @@ def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, 
 def gradient_of(config: TrainConfig, learner: Learner) -> MetaGradient:
     """Nobody looks whether it is finite: the loop does, when all ranks are together"""
     estimator = build(config, learner.net).estimator
-    return fastest(asked_of(config, learner), estimator, config.chunk_size)
-
-
-def asked_of(config: TrainConfig, learner: Learner) -> Asked:
-    method, options = getattr(methods, config.method.name), method_options(config.method)
-    dynamics = build_dynamics(config.inner)
-    return Asked(learner.net, method, dynamics, config.inner.steps, config.net.size, options, config.inner.batch)
+    return fastest(asked_of(config, learner.net), estimator, config.chunk_size)
 
 
 def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:

@@ -7,6 +7,15 @@ device and precision) and as Triton kernels (`launch` and `kernels`, for a GPU; 
 
 from metastep.fused import plain
 from metastep.fused.chain import Chain, NotAChainError, chain_of
-from metastep.fused.problem import dot_of_each, fused_over_tasks, fused_problem
+from metastep.fused.problem import FusedJudge, dot_of_each, fused_over_tasks, fused_problem
 
-__all__ = ["Chain", "NotAChainError", "chain_of", "dot_of_each", "fused_over_tasks", "fused_problem", "plain"]
+__all__ = [
+    "Chain",
+    "FusedJudge",
+    "NotAChainError",
+    "chain_of",
+    "dot_of_each",
+    "fused_over_tasks",
+    "fused_problem",
+    "plain",
+]

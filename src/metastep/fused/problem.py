@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from metastep.by_hand import ByHand
+from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.fused.algebra import Operators, Parameters, differentiate, judge
@@ -20,7 +21,7 @@ from metastep.fused.chain import Chain
 from metastep.problems import every_window
 from metastep.tasks import task_count
 from metastep.trees import Tree, joined, map_tree, parted, zeros_like
-from metastep.windows import Problem, Task
+from metastep.windows import InnerLoop, Problem, Task
 
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
@@ -147,6 +148,37 @@ def fused_over_tasks(
         return Estimate(metrics["loss"].mean(), places[device].from_flat(total / number, meta), metrics)
 
     return torch.no_grad()(estimate)
+
+
+class FusedJudge(NamedTuple):
+    """Loss and accuracy on the queries of each task, by the inner loop of a fused problem"""
+
+    chain: Chain
+    loop: InnerLoop
+
+    @torch.no_grad()
+    def at_the_end(self, meta: dict[str, Tensor], tasks: Task) -> dict[str, Tensor]:
+        theta, stacked = self._flat(meta, tasks)
+        state = self.loop.run(self.loop.windows(stacked), self.loop.begin(theta, stacked), theta)
+        return self._measured(state, theta, stacked)
+
+    @torch.no_grad()
+    def after_each_window(self, meta: dict[str, Tensor], tasks: Task) -> list[dict[str, Tensor]]:
+        """The first is before any"""
+        theta, stacked = self._flat(meta, tasks)
+        state = self.loop.begin(theta, stacked)
+        found = [self._measured(state, theta, stacked)]
+        for window in self.loop.windows(stacked):
+            state = self.loop.run([window], state, theta)
+            found.append(self._measured(state, theta, stacked))
+        return found
+
+    def _flat(self, meta: dict[str, Tensor], tasks: Task) -> tuple[Tensor, Task]:
+        return self.chain.to_flat(meta), Task(*(_channels_last(self.chain, *batch) for batch in tasks))
+
+    def _measured(self, state: State, theta: Tensor, tasks: Task) -> dict[str, Tensor]:
+        metrics: dict[str, Tensor] = self.loop.problem.outer_loss(state.params, theta, tasks)[1]
+        return metrics
 
 
 class Places(NamedTuple):

@@ -6,15 +6,13 @@ part of its time that can be seen.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-HOPPER = (9, 0)
+from metastep.fused.starting import start
 
 
 @triton.jit
@@ -41,13 +39,3 @@ class Kernel:
 def kernel(*numbers: str) -> Callable[[Any], Kernel]:
     """Compiled once for all values of these: Triton would compile others for 1 and for multiples of 16"""
     return lambda function: Kernel(triton.jit(function, do_not_specialize=numbers))
-
-
-def start() -> dict[str, bool]:
-    return _start_on(torch.cuda.current_device()) if torch.cuda.is_available() else {"CHAINED": False}
-
-
-@cache
-def _start_on(device: int) -> dict[str, bool]:
-    chained = torch.cuda.get_device_capability(device) >= HOPPER
-    return {"CHAINED": True, "launch_pdl": True} if chained else {"CHAINED": False}

@@ -1,0 +1,32 @@
+"""Curves that are kept of few-shot runs: means over parts, of every row exactly one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.training import POINTS, draw, settings, thinned
+
+
+@pytest.mark.parametrize("number", [1, POINTS, POINTS + 1, 10 * POINTS + 7])
+def test_thinned_rows_are_means_that_miss_nothing(number: int) -> None:
+    rows = [{"step": 10 * (i + 1), "accuracy": i / number, "loss": float(i)} for i in range(number)]
+    points = list(thinned(rows))
+    assert len(points) <= POINTS
+    assert points[-1][0] == 10 * number
+    lengths = [(step - before) // 10 for before, (step, *_) in zip([0, *(p[0] for p in points)], points, strict=False)]
+    assert sum(lengths) == number
+    total = sum(length * loss for length, (_, _, loss) in zip(lengths, points, strict=True))
+    assert total == pytest.approx(number * (number - 1) / 2, rel=1e-4, abs=1e-3)
+
+
+def test_they_are_found_by_setting_and_drawn(tmp_path: Path) -> None:
+    for name in ("omniglot-5w1s-maml-seed0", "omniglot-5w1s-fomaml-seed0", "omniglot-20w1s-maml-seed0"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"curve": [[10, 50.0, 1.0], [20, 90.0, 0.5]]}))
+    found = settings(tmp_path)
+    assert {setting: sorted(curves) for setting, curves in found.items()} == {
+        "omniglot-20w1s": ["maml"],
+        "omniglot-5w1s": ["fomaml", "maml"],
+    }
+    draw(found, tmp_path / "curves.svg")
+    assert "omniglot-20w1s" in (tmp_path / "curves.svg").read_text()

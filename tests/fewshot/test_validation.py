@@ -1,0 +1,54 @@
+"""Validation and evaluation by hand are those that are mapped; where they cannot be by hand, they are mapped."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from metastep.fewshot import evaluate, validation
+from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig
+from metastep.fewshot.config import TestConfig as JudgeConfig
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.validation import judge
+from tests.fewshot.helpers import TINY, stripes
+
+BY_HAND = {"maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml"}
+
+
+def configured(method: MethodName, **changes: object) -> TrainConfig:
+    inner = replace(TINY.inner, momentum=None if method in ("meta_sgd", "maml_pp") else 0.9, lr=0.05)
+    window = 2 if method in ("multi_step", "truncated") else None
+    chosen = MethodConfig(method, window=window, depth=1 if method == "truncated" else None)
+    return replace(TINY, method=chosen, inner=inner, precision="float64", **changes)  # type: ignore[arg-type]
+
+
+WAYS = {"as trained": JudgeConfig(), "in mini-batches": JudgeConfig(shots=2, steps=5, batch=3)}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
+    """Those that were mapped"""
+    found: list[Learner] = []
+    for module in (validation, evaluate):
+        kept = module.mapped
+        monkeypatch.setattr(module, "mapped", lambda learner, kept=kept: found.append(learner) or kept(learner))
+    return found
+
+
+@pytest.mark.parametrize("test", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("method", METHOD_OPTIONS)
+def test_by_hand_is_mapped(
+    method: MethodName, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Learner.fresh(configured(method, test=test))
+    sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
+    found, steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
+    assert len(used) == (0 if method in BY_HAND else 2)
+    for module in (validation, evaluate):
+        monkeypatch.setattr(module, "of_many", module.mapped)
+    expected, expected_steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-6, atol=0)
+    for each, other in zip(steps, expected_steps, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-6, atol=0)
