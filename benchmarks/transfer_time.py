@@ -27,7 +27,7 @@ from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
 from metastep.transfer import lookahead, presets
-from metastep.transfer.building import layout_on, method_of
+from metastep.transfer.building import laid_out, layout_on, method_of
 from metastep.transfer.iteration import initial_state, iteration
 
 METHODS = {
@@ -97,6 +97,7 @@ def rows(
         for name in methods:
             config = replace(sizes.config, method=METHODS[name])
             method, (target, guide) = method_of(config), nets(config, data, x[:2])
+            laid_out(target.module, layout_on(device))
             step = iteration(method, target, guide, recompute_source="again" in variant)
             for implementation, unit in units(step, cuda, compile):
                 if variant and implementation != "metastep":

@@ -204,6 +204,16 @@ def test_what_is_convolved_is_laid_out_once() -> None:
     assert nodes(twice, x.contiguous(memory_format=torch.channels_last))["aten.clone.default"] == 2
 
 
+def test_the_output_of_a_relu_is_not_kept_for_its_gradient() -> None:
+    def step(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+        return x, torch.func.vjp(lambda x: (2 * x).relu(), x)[1](dy)[0]
+
+    x = torch.tensor([1.0, -1.0, 0.0, -0.0, torch.nan, torch.inf], dtype=torch.float64)
+    arguments = x, torch.ones_like(x)
+    torch.testing.assert_close(compiled(step, arguments, as_traced)(*arguments), step(*arguments), equal_nan=True)
+    assert "relu" not in str(traced(step, arguments)[0].graph)
+
+
 def test_memory_layouts_must_be_free() -> None:
     with pytest.raises(Exception, match="as_strided"):
         nodes(lambda x: x.as_strided((2,), (2,)), torch.rand(4))

@@ -20,6 +20,7 @@ from metastep.errors import first_line
 from metastep.noise import recorded
 from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
+from metastep.unpooling import max_pool2d_with_indices_backward
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
@@ -36,7 +37,10 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
 
     fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
-    return compile(graph, shapes, options={"triton.cudagraphs": False})  # type: ignore[no-any-return]
+    # A BatchNorm's output has five arguments. With 4, the default, it is kept in memory for its readers; it is no more
+    # to make it again of its input, which most of them read too.
+    options = {"triton.cudagraphs": False, "realize_reads_threshold": 8}
+    return compile(graph, shapes, options=options)  # type: ignore[no-any-return]
 
 
 def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
@@ -117,6 +121,7 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
         merge_equal(graph.graph)  # half is left to trace again
         held = _lift(graph)
         apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
+        apart[torch.ops.aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
         pure = trace(torch.func.functionalize(graph), apart)(*leaves, *held)
         return simplified(pure), held, found[0]
 

@@ -97,15 +97,15 @@ def _merged(graph: Graph, first: _Term, second: _Term) -> Node:
     arguments = list(first.call.args)
     pairs = zip(first.factors, second.factors, strict=True)
     for place, dim, pair in zip(first.kind.places, first.kind.dims, pairs, strict=True):
-        arguments[place] = _call(graph, aten.cat.default, list(pair), dim)
+        arguments[place] = call(graph, aten.cat.default, list(pair), dim)
     if first.kind is _OUTPUT:
         arguments[2] = second.bias if first.bias is None else first.bias
-        return _call(graph, _CONVOLUTION, *arguments)
+        return call(graph, _CONVOLUTION, *arguments)
     arguments[3], arguments[10] = None, [True, False, False]
-    return _call(graph, operator.getitem, _call(graph, _BACKWARD, *arguments), 0)
+    return call(graph, operator.getitem, call(graph, _BACKWARD, *arguments), 0)
 
 
-def _call(graph: Graph, target: Any, *arguments: Any) -> Node:
+def call(graph: Graph, target: Any, *arguments: Any) -> Node:
     """With its shapes, as those before it"""
     node = graph.call_function(target, arguments)
     node.meta["val"] = target(*map_arg(arguments, lambda each: each.meta["val"]))

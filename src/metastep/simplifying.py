@@ -21,6 +21,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 from metastep.errors import MetastepError
+from metastep.joining import join_at_once
 from metastep.merging import merge_sums
 from metastep.trees import tree_leaves
 
@@ -48,9 +49,11 @@ def simplified(module: GraphModule) -> GraphModule:
     graph = module.graph
     merge_equal(graph)
     merge_sums(graph)
+    _ask_before_relu(graph)
     graph.eliminate_dead_code()
     _leave_out_gradients(graph)
     _lay_out(graph)
+    join_at_once(graph)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -190,6 +193,14 @@ def _leave_out_gradients(graph: Graph) -> None:
     for node in _all(graph, aten.convolution_backward):
         read = {user.args[1] for user in node.users}
         node.update_arg(10, [bool(wanted) and i in read for i, wanted in enumerate(node.args[10])])  # type: ignore[arg-type]
+
+
+def _ask_before_relu(graph: Graph) -> None:
+    """Where a ReLU let something through is seen in what it was given, which BatchNorm's gradient reads anyway"""
+    for node in _all(graph, aten.threshold_backward):
+        _, y, bound = cast(Any, node.args)
+        if _is(y, aten.relu) and bound == 0:
+            node.update_arg(1, y.args[0])
 
 
 def _lay_out(graph: Graph) -> None:

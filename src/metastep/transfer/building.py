@@ -18,6 +18,7 @@ from metastep.runs.device import prepare_device
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
 from metastep.transfer.iteration import iteration
+from metastep.transfer.joined import LARGE
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.source import classes_of, head_of
@@ -46,7 +47,7 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
     val, test = (
         Batches(part.to(device), JUDGED, config.data.augment, training=False) for part in (splits.val, splits.test)
     )
-    target = Tapped(target_net(config, splits.train, weights).to(device, dtype), ())
+    target = Tapped(laid_out(target_net(config, splits.train, weights).to(device, dtype), layout_on(device)), ())
     guide, layers = None, {}
     if config.method.name == "transfer":
         assert weights is not None
@@ -92,8 +93,16 @@ def _assembled(
 
 
 def layout_on(device: torch.device) -> torch.memory_format:
-    """Of pictures and of the source's weights: cuDNN would bring them to this one in every convolution"""
+    """Of pictures and of weights: cuDNN would bring them to this one in every convolution"""
     return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def laid_out(net: nn.Module, layout: torch.memory_format) -> nn.Module:
+    """Its large weights, and with them all that an optimizer makes of them; small ones go through a vector"""
+    for weight in net.parameters():
+        if weight.dim() == 4 and weight.numel() >= LARGE:
+            weight.data = weight.data.contiguous(memory_format=layout)
+    return net
 
 
 def method_of(config: TransferConfig) -> Method:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from metastep.dynamics import State
 from metastep.errors import MetastepError
@@ -22,7 +23,7 @@ def _kept(state: State) -> dict[str, Any]:
 
 
 def from_tree(tree: Any, like: TransferState, path: Path) -> TransferState:
-    """As `like`, which says on which device; `path` is where the tree came from, for the message"""
+    """As `like`, which says on which device and in which layout; `path` is where the tree came from"""
     try:
         found = TransferState(_state(tree["target"]), tree["buffers"], _state(tree["meta"]))
         require_same(like, found, "the state of this run and its checkpoint's")
@@ -30,7 +31,11 @@ def from_tree(tree: Any, like: TransferState, path: Path) -> TransferState:
         raise CheckpointError(f"{str(path)!r}: is no checkpoint of transfer training ({error}).") from error
     except MetastepError as error:
         raise CheckpointError(f"{str(path)!r}: does not fit the nets of this run: {error}") from error
-    return map_tree(lambda own, saved: saved.to(own.device), like, found)  # type: ignore[no-any-return]
+    return map_tree(_placed, like, found)  # type: ignore[no-any-return]
+
+
+def _placed(like: Tensor, saved: Tensor) -> Tensor:
+    return torch.empty_like(like, dtype=saved.dtype).copy_(saved)
 
 
 def _state(tree: dict[str, Any]) -> State:

@@ -1,0 +1,52 @@
+"""A vector of many pieces is joined at once, of as few as there are."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from metastep.compiling import compiled, traced
+from metastep.joining import MANY
+
+# The tracers still call what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def pieces_of(function: Callable[[Tensor], Tensor]) -> list[int]:
+    """How many pieces each joined vector of a trace is of; it must give the same"""
+    step = lambda state, x: (state, function(x))  # noqa: E731
+    arguments = torch.zeros(1), torch.randn(60, dtype=torch.float64)
+    got, expected = compiled(step, arguments, lambda graph, _: graph)(*arguments), step(*arguments)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    nodes = traced(step, arguments)[0].graph.nodes
+    return [len(node.args[0]) for node in nodes if "join" in str(node.target) or "cat" in str(node.target)]
+
+
+def cuts(x: Tensor, count: int = MANY) -> list[Tensor]:
+    return [x[i * 60 // count : (i + 1) * 60 // count] for i in range(count)]
+
+
+def zeros(*sizes: int) -> list[Tensor]:
+    return [torch.zeros(size, dtype=torch.float64) for size in sizes]
+
+
+def test_pieces_that_were_no_neighbours_stay_apart() -> None:
+    assert pieces_of(lambda x: torch.cat(cuts(x.sin())[::-1])) == [MANY]
+    assert pieces_of(lambda x: torch.cat([x[:2], *(x[i + 3 : i + 4] for i in range(MANY))])) == [2]  # x[2] is left out
+    assert pieces_of(lambda x: torch.cat([x[i::MANY] for i in range(MANY)])) == [MANY]
+
+
+def test_neighbours_are_one() -> None:
+    assert pieces_of(lambda x: torch.cat(cuts(x.sin())).cos()) == []
+    assert pieces_of(lambda x: torch.cat([*cuts(x.sin(), MANY + 2)[1:], x])) == [2]
+    assert pieces_of(lambda x: torch.cat([*cuts(x.sin()), *cuts(x.cos())])) == [2]
+
+
+def test_zeros_are_one() -> None:
+    assert pieces_of(lambda x: torch.cat([x.sin(), *zeros(3, 1, 2, 3, 1, 1, 5, 2), x])) == [3]
+
+
+def test_few_pieces_stay() -> None:
+    assert pieces_of(lambda x: torch.cat(cuts(x.sin(), 3)[::-1])) == [3]
+    assert pieces_of(lambda x: torch.cat([part[:, None] for part in cuts(x.sin())])) == [MANY]
