@@ -29,7 +29,9 @@ def draw_accuracies(rows: Sequence[Row], picture: Path) -> None:
         draw(panels, min(4, len(panels)), "validation accuracy, %", picture)
 
 
-def draw(panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, picture: Path) -> None:
+def draw(
+    panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, picture: Path, scale: str = "linear"
+) -> None:
     """`panels`: title -> label -> curve; a label has the same colour in all of them"""
     labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
     rows = -(-len(panels) // columns)
@@ -42,6 +44,7 @@ def draw(panels: Mapping[str, Mapping[str, Curve]], columns: int, ylabel: str, p
                 colour = COLOURS[labels.index(label) % len(COLOURS)]
                 axes.plot(*zip(*curve, strict=True), color=colour, label=label, linewidth=1)
             axes.set_title(title, loc="left")
+            axes.set(xscale=scale, yscale=scale)
         for axes in grid[-1]:
             axes.set_xlabel("iteration")
         for axes in grid[:, 0]:

@@ -11,11 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
-from benchmarks import results
-from metastep.bench.plot import STYLE
+from benchmarks import curves, results
 from metastep.reproduce.outcomes import read_made
 from metastep.runs import Run, read_metrics
 from metastep.runs.files import replace_file
@@ -57,19 +53,13 @@ def settings(folder: Path = FOLDER) -> dict[str, dict[str, list[Point]]]:
     return found
 
 
-def draw(panels: dict[str, dict[str, list[Point]]], picture: Path) -> None:
-    """What is still wrong, in percent: on two logarithms, the long way at chance and the last tenth can both be seen"""
-    with mpl.rc_context(STYLE):
-        figure = Figure((4 * len(panels), 3), layout="constrained")
-        for axes, (setting, curves) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-        ):
-            for method, curve in curves.items():
-                steps, accuracies, _ = zip(*curve, strict=True)
-                axes.loglog(steps, [100 - accuracy for accuracy in accuracies], label=method, linewidth=1)
-            axes.set(title=setting, xlabel="iteration", ylabel="wrong, % of the queries in training")
-            axes.legend(fontsize=6, frameon=False)
-        figure.savefig(picture, metadata={"Date": None})
+def draw(kept: dict[str, dict[str, list[Point]]], picture: Path) -> None:
+    """What is still wrong: on two logarithms, the long way at chance and the last tenth can both be seen"""
+    panels = {
+        setting: {method: [(step, 100 - accuracy) for step, accuracy, _ in curve] for method, curve in of.items()}
+        for setting, of in kept.items()
+    }
+    curves.draw(panels, min(2, len(panels)), "wrong, % of queries in training", picture, "log")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Beside it, how far the two halves of a meta-batch are from each other: that much
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,6 @@ ON_CPU = ("fp32", "bf16")
 ON_GPU = ("fp32", "tf32", "tf32x3", "bf16")
 BY_KERNELS = ("tf32x3", "bf16")  # on a GPU: what the products of our kernels are made of; all else is float32
 LEARNER = "omniglot-5w1s"  # comes with metastep
-TRAINED_RATE = 0.1  # of that learner; only for real pictures
 
 
 class Look(NamedTuple):
@@ -76,10 +76,15 @@ def require_comparable(case: Case) -> None:
 
 def starts(case: Case) -> dict[str, Tree]:
     """θ as training begins with it (None); and as it ends, where a learner of this shape comes with metastep"""
-    learner, setting = Learner.load(LEARNER), SETTINGS[case.setting]
+    learner, setting = shipped(), SETTINGS[case.setting]
     config = learner.config
     fits = (config.data.ways, config.net.size) == (setting.episodes.ways, setting.size) and setting.filters == 64
     return {"fresh": None} | ({"trained": learner.meta} if fits else {})
+
+
+@cache
+def shipped() -> Learner:
+    return Learner.load(LEARNER)
 
 
 def look(case: Case, precision: str, device: torch.device, seed: int, trained: Tree, exact: Tensor) -> Look:
@@ -126,7 +131,7 @@ def dtype_of(precision: str, device: torch.device) -> torch.dtype:
 
 def configured(case: Case, precision: str, device: torch.device, seed: int) -> TrainConfig:
     config = replace(config_of(case, device), seed=seed, precision=PRECISIONS.get(precision, "float32"))
-    rate = TRAINED_RATE if case.data else INNER.lr
+    rate = shipped().config.inner.lr if case.data else INNER.lr  # real pictures are for what it was trained to do
     return replace(config, inner=replace(config.inner, lr=rate), net=replace(config.net, head_init="zero"))
 
 

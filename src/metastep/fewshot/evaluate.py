@@ -15,13 +15,11 @@ from metastep.data import ImageSet, load
 from metastep.data.episodes import Episodes, Rotations
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
-from metastep.fewshot.building import asked_of
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.scores import Evaluation, StepScore
-from metastep.fewshot.validation import mean
-from metastep.paths import judge_by_hand
+from metastep.fewshot.validation import judge_of, mean
 from metastep.trees import tree_leaves
 from metastep.windows import Task
 
@@ -144,7 +142,7 @@ def judge_steps(
 
 def of_many(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:
     """Of several tasks at once. By hand on a CPU; on a GPU, kernels of full precision would be compiled for this"""
-    by_hand = judge_by_hand(asked_of(learner.config.as_tested(), learner.net)) if learner.device.type == "cpu" else None
+    by_hand = judge_of(learner) if learner.device.type == "cpu" else None
     if by_hand is None:
         return mapped(learner)
 

@@ -13,6 +13,7 @@ from metastep.fewshot.building import asked_of
 from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
+from metastep.fused import FusedJudge
 from metastep.paths import judge_by_hand
 from metastep.problems import accuracy
 from metastep.windows import Task
@@ -52,8 +53,13 @@ def judge(
 
 def of_many(learner: Learner) -> Callable[[Task], Judged]:
     """Of several tasks at once, by the fastest way"""
-    by_hand = judge_by_hand(asked_of(learner.config.as_tested(), learner.net))
+    by_hand = judge_of(learner)
     return (lambda tasks: Judged(**by_hand.at_the_end(learner.meta, tasks))) if by_hand else mapped(learner)
+
+
+def judge_of(learner: Learner) -> FusedJudge | None:
+    """By hand, with the inner loop that the learner is judged with; None where there is no such way"""
+    return judge_by_hand(asked_of(learner.config.as_tested(), learner.net))
 
 
 def mapped(learner: Learner) -> Callable[[Task], Judged]:

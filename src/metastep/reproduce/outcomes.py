@@ -1,7 +1,6 @@
 """What a finished run found, as far as a claim needs it; and where it was made, in a file beside the run."""
 
 import json
-import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,7 +10,7 @@ import torch
 from metastep.bench.results import commit
 from metastep.fewshot.scores import Evaluation
 from metastep.runs import Run, from_plain, read_metrics, to_plain
-from metastep.runs.device import device_name
+from metastep.runs.device import environment, uses_gpu
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import read_file, replace_file
 
@@ -65,9 +64,8 @@ class Outcome:
 
 
 def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:
-    on_gpu = torch.cuda.is_available() and device != "cpu"
-    name = device_name(torch.device("cuda" if on_gpu else "cpu"))
-    return Made(name, platform.python_version(), torch.__version__, commit(), data)
+    place = torch.device("cuda" if uses_gpu(device) else "cpu")
+    return Made(**environment(place), commit=commit(), data=data)
 
 
 def write_made(folder: Path, made: Made) -> None:

@@ -15,6 +15,27 @@ def _by_channel(x, C: tl.constexpr, BLOCK_F: tl.constexpr):
     return tl.sum(tl.reshape(x, (BLOCK_F // C, C)), 0)
 
 
+@triton.jit
+def _cross_entropy(logits, logits_t, y, j, real, there, pictures, COLUMNS: tl.constexpr, DUAL: tl.constexpr):
+    """Loss and hit of each picture, the mean's gradient by the logits, and how that moves along logits_t"""
+    logits = tl.where(real[None, :], logits, -float("inf"))
+    target = j[None, :] == y[:, None]
+    top = tl.max(logits, 1)
+    exponent = tl.exp(logits - top[:, None])
+    total = tl.sum(exponent, 1)
+    prob = exponent / total[:, None]
+    at_target = tl.sum(tl.where(target, logits, 0.0), 1)
+    loss = tl.where(there, tl.log(total) + top - at_target, 0.0)
+    first_best = tl.min(tl.where(logits == top[:, None], j[None, :], COLUMNS), 1)
+    hit = tl.where(there & (first_best == y), 1.0, 0.0)
+    d = tl.where(there[:, None], (prob - tl.where(target, 1.0, 0.0)) / pictures, 0.0)
+    d_t = d
+    if DUAL:
+        d_t = prob * (logits_t - tl.sum(prob * logits_t, 1)[:, None]) / pictures
+        d_t = tl.where(there[:, None] & real[None, :], d_t, 0.0)
+    return loss, hit, d, d_t
+
+
 @kernel("rows", "per", "pictures", "filled")
 def head_kernel(
     z, z_t, sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, SCALED: tl.constexpr,
@@ -46,26 +67,13 @@ def head_kernel(
             logits_t = dot(f_t, weight, logits_t, PRECISION)
             logits_t = dot(f, weight_t, logits_t, PRECISION)
     logits += tl.load(b + task * stride + j, mask=real, other=0.0)[None, :]
-    logits = tl.where(real[None, :], logits, -float("inf"))
     y = tl.load(labels + task * pictures + i, mask=there, other=0)
-    target = j[None, :] == y[:, None]
-    top = tl.max(logits, 1)
-    exponent = tl.exp(logits - top[:, None])
-    total = tl.sum(exponent, 1)
-    prob = exponent / total[:, None]
-    at_target = tl.sum(tl.where(target, logits, 0.0), 1)
-    loss = tl.where(there, tl.log(total) + top - at_target, 0.0)
-    first_best = tl.min(tl.where(logits == top[:, None], j[None, :], COLUMNS), 1)
-    hit = tl.where(there & (first_best == y), 1.0, 0.0)
+    if DUAL:
+        logits_t += tl.load(b_t + task * stride + j, mask=real, other=0.0)[None, :]
+    loss, hit, d, d_t = _cross_entropy(logits, logits_t, y, j, real, there, pictures, COLUMNS, DUAL)
     judged += (task * tl.num_programs(0) + block) * 2
     tl.store(judged, tl.sum(loss, 0))
     tl.store(judged + 1, tl.sum(hit, 0))
-    d = tl.where(there[:, None], (prob - tl.where(target, 1.0, 0.0)) / pictures, 0.0)
-    d_t = d
-    if DUAL:
-        logits_t += tl.load(b_t + task * stride + j, mask=real, other=0.0)[None, :]
-        d_t = prob * (logits_t - tl.sum(prob * logits_t, 1)[:, None]) / pictures
-        d_t = tl.where(there[:, None] & real[None, :], d_t, 0.0)
     part = block * part_stride + task * out_stride
     tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 behind the last class
     d_shift, d_scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
