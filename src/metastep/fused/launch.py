@@ -85,8 +85,8 @@ class TritonOperators:
     forward_tile: Tile = FORWARD
     data_tile: Tile = DATA
     weight_tile: Tile = WEIGHT
-    pass_rows: int = 16
-    pictures: int = 32
+    pass_rows: int = 64  # of z, that a pass without products takes at a time
+    pictures: int = 16
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
     patch_part: int = 128  # where there are few channels, and so few programs
@@ -120,7 +120,7 @@ class TritonOperators:
         seen, seen_t = _pair(z.new_empty(tasks, pictures, side, side, block.outputs), z_t)
         places = torch.empty_like(seen, dtype=torch.uint8)
         rows = pictures * side**2
-        size = _tile(rows, self.pass_rows)
+        size = _tile(rows, max(16, self.pass_rows // block.pool**2))
         pool_kernel[(triton.cdiv(rows, size), tasks)](
             z, _or(z_t, z), *norm, seen, _or(seen_t, seen), places, rows, norm.shift.stride(0), block.out_size, side,
             block.outputs, block.pool, z_t is not None, size,
