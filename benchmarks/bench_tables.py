@@ -52,7 +52,7 @@ def floor_of(case: Case) -> Work:
 
 
 def bench(name: str) -> Iterator[str]:
-    content, rows = _measured(name)
+    content, rows = measured(name)
     if not rows:
         return
     yield provenance(content)
@@ -65,7 +65,7 @@ def bench(name: str) -> Iterator[str]:
     yield from transfer(rows)
 
 
-def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
+def measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
     if not results.file_of(name).exists():
         return {}, {}
     content = results.read(name)
@@ -74,7 +74,7 @@ def _measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
 
 def headline(name: str) -> Iterator[str]:
     """The standard case in one look: ours beside each alternative that was measured with it"""
-    content, rows = _measured(name)
+    content, rows = measured(name)
     found = {
         (case.method_label, case.implementation): row
         for case, row in rows.items()
@@ -175,7 +175,7 @@ def exact_memory(rows: dict[Case, Row]) -> Iterator[str]:
 
 def growth(name: str) -> Iterator[str]:
     """Tasks and parameters"""
-    content, rows = _measured(name)
+    content, rows = measured(name)
     if not rows:
         return
     found = {(case.setting, case.tasks, case.method_label): row for case, row in _ours(rows)}

@@ -56,7 +56,7 @@ def draw(
 def main() -> None:
     """From the files alone, which may come from another machine"""
     for what, drawn in {"same-path": draw_losses, "starts": draw_accuracies}.items():
-        for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
+        for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
 
 

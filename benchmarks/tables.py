@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import bench_tables, claim_tables, results, run_tables, study_tables, transfer_tables
+from benchmarks import bench_tables, claim_tables, goals, results, run_tables, study_tables, transfer_tables
 from benchmarks.provenance import provenance
 from metastep.reproduce.register import TABLES as CLAIMED
 
@@ -114,9 +114,9 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-short-runs": short_runs,
     "floor": bench_tables.floors,
+    "goals": goals.goals,
     "headline": lambda _: bench_tables.headline("bench/h200-bench"),
     "bench/h200-bench": bench_tables.bench,
-    "bench/h200-latest": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
     "bench/h200-transfer": bench_tables.bench,
@@ -125,7 +125,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
         for device in ("h200", "cpu")
         for what in ("startup", "profile", "precision")
     },
-    **{f"bench/{device}-same-path": run_tables.same_path for device in ("gpu", "cpu")},
+    **{f"bench/{name}": run_tables.same_path for name in ("gpu-same-path", "gpu-same-path-gentle", "cpu-same-path")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,

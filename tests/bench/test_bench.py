@@ -180,12 +180,12 @@ def test_interrupted_what_is_done_is_kept(
         (("--steps", "1,two"), "--steps 1,two"),
         (("--steps", "0"), "--steps 0"),
         (("--precision", "fp8"), "--precision fp8"),
-        (("--precision", "bf16"), "only our kernels for GPUs multiply in it"),
+        (("--precision", "bf16", "--device", "cpu"), "only our kernels for GPUs multiply in it"),
         (("--device", "tpu"), "--device tpu"),
         (("--data", "tests"), "no Omniglot is there"),
     ],
 )
-def test_what_cannot_work_is_refused(flags: tuple[str, str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused(flags: tuple[str, ...], said: str, tmp_path: Path) -> None:
     result = call("--quick", "--out", tmp_path / "rows.json", *flags)
     assert result.exit_code == 2
     assert said in result.output
@@ -195,7 +195,7 @@ def test_only_our_kernels_multiply_in_bf16() -> None:
     grid = Grid(("omniglot-5w1s", "transfer-stl10"), steps=(8,), precision="bf16")
     found = planned(grid, ["metastep", "metastep-vmap", "torch.func"])
     assert {(case.implementation, case.setting) for case in found} == {("metastep", "omniglot-5w1s")}
-    assert {case.method for case in found} == {"maml", "multi_step", "first_order", "reptile"}
+    assert {case.method for case in found} == {"maml", "multi_step", "first_order", "reptile", "imaml"}
     with pytest.raises(MetastepError, match="it does not multiply in bf16"):
         command.with_precision(["metastep", "torch.func"], "bf16", asked=True)
     assert command.with_precision(["metastep", "torch.func"], "bf16", asked=False) == ["metastep"]

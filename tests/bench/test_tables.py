@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_tables, results, study_tables
+from benchmarks import bench_tables, goals, results, study_tables
 from benchmarks.tables import TABLES, filled
 from metastep.bench.cases import Case, Grid
 from metastep.bench.floor import H200, floor, floor_parts
@@ -125,3 +125,20 @@ def test_growth_with_tasks_and_parameters(root: Path) -> None:
         "| 28,965 | 1 | 80.00 (1) |",
         "| 28,965 | 32 | 80.00 (32) |",
     ]
+
+
+def test_goals_are_reached_missed_or_not_measured(root: Path) -> None:
+    grid = Grid(("omniglot-5w1s", "omniglot-20w5s"), ("maml", "first_order"), (8, 64), precision="tf32")
+    write_rows(grid, ["metastep"])
+    lines = list(goals.goals("goals"))
+    assert "| 5-way 1-shot, maml | 5.00 ms | 80.00 ms | no: 1500% above |" in lines
+    assert "| the same / first order's, 64 inner steps | 1.40 | 1.00 | yes |" in lines
+    assert "| 5-way 1-shot, multi_step4 | 2.00 ms | not measured |  |" in lines
+    assert "| start to the first step, full caches | 10.00 s | not measured |  |" in lines
+
+
+def test_a_cpu_is_judged_by_the_fastest_alternative(root: Path) -> None:
+    grid = Grid(("omniglot-5w1s",), ("maml", "multi_step4"), (8,), precision="fp32")
+    write_rows(grid, ["metastep", "hand-loop", "torch.func"], goals.CPU)  # 80, 81 and 82 ms
+    lines = list(goals.goals("goals"))
+    assert f"| CPU, 5-way 1-shot, maml: time / the fastest alternative's | 1.00 | {80 / 81:.2f} | yes |" in lines

@@ -14,7 +14,7 @@ from metastep.bench.workload import Step, pictures
 
 BASIC = frozenset({"maml", "multi_step", "first_order"})
 EVERY_METHOD = frozenset(method for method, _ in METHODS.values())
-BY_KERNELS = frozenset({"maml", "multi_step", "first_order", "reptile"})  # the methods that these have
+BY_KERNELS = frozenset({"maml", "multi_step", "first_order", "reptile", "imaml"})  # the methods that these have
 
 
 @dataclass(frozen=True)
