@@ -83,6 +83,10 @@ def test_a_profile_accounts_for_the_time() -> None:
         ("forward_kernel", "forward_kernel"),
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD "),
         ("aten::bmm", "aten::bmm"),
+        ("triton_poi_fused_add_mul_17", "inductor: pointwise"),
+        ("triton_per_fused_sum_3", "inductor: reductions"),
+        ("sm90_xmma_dgrad_implicit_gemm_f32f32_tf32f32", "convolution, input gradient"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_64x64>(int)", "matrix product"),
     ],
 )
 def test_names_of_kernels_are_short(name: str, shown: str) -> None:

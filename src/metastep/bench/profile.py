@@ -56,8 +56,19 @@ def merged(profiler: profile, device: torch.device) -> Iterator[Part]:
     return (Part(name, counts[name] / iterations, micros[name] / 1e3 / iterations) for name in counts)
 
 
+# Kernels of which a compiler or a library makes or has hundreds, each for one place
+FAMILIES = {
+    "^triton_poi_": "inductor: pointwise", "^triton_(red|per)_": "inductor: reductions",
+    "fprop": "convolution forward", "dgrad": "convolution, input gradient",
+    "wgrad": "convolution, weight gradient", "gemm": "matrix product",
+}  # fmt: skip
+
+
 def short(name: str) -> str:
-    """void at::native::reduce_kernel<512, 1, …>(…) -> reduce_kernel"""
+    """void at::native::reduce_kernel<512, 1, …>(…) -> reduce_kernel; of a family, its name"""
+    for pattern, family in FAMILIES.items():
+        if re.search(pattern, name):
+            return family
     plain = re.sub(r"^void ", "", re.split(r"[<(]", name, maxsplit=1)[0])
     return (plain.rsplit("::", 1)[-1] if plain.startswith("at::") else plain).strip()
 
