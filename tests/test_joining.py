@@ -47,6 +47,17 @@ def test_zeros_are_one() -> None:
     assert pieces_of(lambda x: torch.cat([x.sin(), *zeros(3, 1, 2, 3, 1, 1, 5, 2), x])) == [3]
 
 
+def test_a_vector_of_sums_is_a_sum_of_vectors() -> None:
+    def sums(x: Tensor, *shape: int) -> list[Tensor]:
+        pairs = zip(cuts(x.sin(), 10), cuts(x.cos(), 10)[::-1], strict=True)
+        return [(a.view(shape) + b.view(shape)).flatten() for a, b in pairs]
+
+    assert pieces_of(lambda x: torch.cat(sums(x, -1))) == [10]  # the sines are one vector, which nothing joins
+    assert pieces_of(lambda x: torch.cat(sums(x, 2, 3))) == [10]
+    assert pieces_of(lambda x: torch.cat([*sums(x, -1), x])) == [2, 11]  # zeros are added to x
+    assert pieces_of(lambda x: torch.cat([piece + 1 for piece in cuts(x.sin())[::-1]])) == [MANY]
+
+
 def test_few_pieces_stay() -> None:
     assert pieces_of(lambda x: torch.cat(cuts(x.sin(), 3)[::-1])) == [3]
     assert pieces_of(lambda x: torch.cat([part[:, None] for part in cuts(x.sin())])) == [MANY]

@@ -1,6 +1,7 @@
 """Vectors that are joined of many pieces, each in one launch: a compiler would copy every piece by a kernel of its own.
 
-Pieces that were neighbours before are one, and so are zeros beside zeros.
+Pieces that were neighbours before are one, and so are zeros beside zeros. A vector of sums is a sum of vectors: what is
+added then needs no kernels of its own, and what is added to is often one vector already.
 """
 
 from collections.abc import Sequence
@@ -36,14 +37,51 @@ def join_at_once(graph: Graph) -> None:
         if len(pieces) < MANY or any(piece.meta["val"].dim() != 1 for piece in pieces):
             continue
         with graph.inserting_before(node):
-            pieces = [_as_one(graph, run) for run in _runs(pieces)]
-            whole = pieces[0] if len(pieces) == 1 else _joined(graph, pieces)
-        node.replace_all_uses_with(whole)
+            node.replace_all_uses_with(_joined(graph, pieces))
         graph.erase_node(node)
 
 
 def _joined(graph: Graph, pieces: list[Node]) -> Node:
+    sums = [_sum(piece) for piece in pieces]
+    if sum(each is not None for each in sums) >= MANY:
+        terms = [_terms(graph, *pair) for pair in zip(pieces, sums, strict=True)]
+        return call(graph, aten.add.Tensor, *(_joined(graph, list(side)) for side in zip(*terms, strict=True)))
+    pieces = [_as_one(graph, run) for run in _runs(pieces)]
+    if len(pieces) == 1:
+        return pieces[0]
     return call(graph, aten.cat.default if len(pieces) < MANY else torch.ops.metastep.join.default, pieces)
+
+
+def _sum(piece: Node) -> Node | None:
+    """x + y of one shape, that `piece` has the numbers of"""
+    node = _before_reshapes(piece)
+    if node.target is not aten.add.Tensor or node.kwargs:
+        return None
+    alike = all(isinstance(each, Node) and _looks(each) == _looks(node) for each in node.args)
+    return node if alike else None
+
+
+def _terms(graph: Graph, piece: Node, found: Node | None) -> list[Node]:
+    """Two vectors whose sum is `piece`"""
+    if found is None:
+        return [piece, call(graph, aten.new_zeros.default, piece, list(piece.meta["val"].shape))]
+    return [_flat(graph, cast(Node, each)) for each in found.args]
+
+
+def _flat(graph: Graph, node: Node) -> Node:
+    base = _before_reshapes(node)
+    return base if base.meta["val"].dim() == 1 else call(graph, aten.reshape.default, node, [-1])
+
+
+def _before_reshapes(node: Node) -> Node:
+    while node.target is aten.reshape.default:
+        node = cast(Node, node.args[0])
+    return node
+
+
+def _looks(node: Node) -> tuple[torch.Size, torch.dtype]:
+    value = node.meta["val"]
+    return value.shape, value.dtype
 
 
 def _runs(pieces: Sequence[Node]) -> list[list[Node]]:
@@ -90,6 +128,4 @@ def _cut(piece: Node) -> _Cut | None:
 
 
 def _is_zeros(piece: Node) -> bool:
-    while piece.target is aten.reshape.default:
-        piece = cast(Node, piece.args[0])
-    return piece.target in _ZEROS
+    return _before_reshapes(piece).target in _ZEROS
