@@ -18,7 +18,7 @@ class _BeforeNorm(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias.detach() if self.training and self.bias is not None else self.bias
-        return self._conv_forward(x, self.weight, bias)
+        return self._conv_forward(x, self.weight, bias)  # type: ignore[no-any-return]
 
 
 class VGG(nn.Module):
