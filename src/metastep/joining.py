@@ -1,7 +1,8 @@
 """Vectors that are joined of many pieces, each in one launch: a compiler would copy every piece by a kernel of its own.
 
 Pieces that were neighbours before are one, and so are zeros beside zeros. A vector of sums is a sum of vectors: what is
-added then needs no kernels of its own, and what is added to is often one vector already.
+added then needs no kernels of its own, and what is added to is often one vector already. And the other way round: what
+is cut into many pieces stays one vector in memory.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from metastep.merging import call
 aten = torch.ops.aten
 
 MANY = 9  # pieces; inductor makes up to eight a part of what reads them
+_SPLIT = aten.split_with_sizes.default
 _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
 
@@ -39,6 +41,26 @@ def join_at_once(graph: Graph) -> None:
         with graph.inserting_before(node):
             node.replace_all_uses_with(_joined(graph, pieces))
         graph.erase_node(node)
+
+
+def keep_whole(graph: Graph) -> None:
+    """A vector that is cut into many pieces is made once; or inductor would make each piece where it is read.
+
+    It counts what a kernel reads, and takes a sum of four small vectors for as much as four maps.
+    """
+    for node in list(graph.nodes):
+        if _cuts(node) >= MANY:
+            with graph.inserting_after(node):
+                kept = call(graph, aten.as_strided.default, node, list(node.meta["val"].shape), [1])  # asks for memory
+            node.replace_all_uses_with(kept, delete_user_cb=lambda user, kept=kept: user is not kept)
+
+
+def _cuts(node: Node) -> int:
+    """Into how many pieces a vector is cut"""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.dim() != 1:
+        return 0
+    return sum(len(user.users) if user.target is _SPLIT else user.target is aten.slice.Tensor for user in node.users)
 
 
 def _joined(graph: Graph, pieces: list[Node]) -> Node:
