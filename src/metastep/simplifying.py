@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.beside import BESIDE
 from metastep.errors import MetastepError
 from metastep.joining import join_at_once, keep_whole
 from metastep.merging import call, merge_sums
@@ -31,6 +32,7 @@ _COPIES = (
     aten.alias, aten.detach, aten.reshape, aten.expand, aten.clone, aten._to_copy, aten.lift_fresh_copy,
 )  # fmt: skip
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+_JOINS = (aten.cat.default, BESIDE)
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,
@@ -220,9 +222,9 @@ def _laid_out(graph: Graph, value: Any, laid: dict[Any, Node]) -> Node:
     if _together(value):
         return cast(Node, value)
     if value not in laid:
-        pieces = [_laid_out(graph, piece, laid) for piece in value.args[0]] if _is(value, aten.cat) else []
+        pieces = [_laid_out(graph, piece, laid) for piece in value.args[0]] if value.target in _JOINS else []
         with graph.inserting_after(value):
-            laid[value] = call(graph, aten.cat.default, pieces, *value.args[1:]) if pieces else _copied(graph, value)
+            laid[value] = call(graph, value.target, pieces, *value.args[1:]) if pieces else _copied(graph, value)
     return laid[value]
 
 
