@@ -47,6 +47,11 @@ def test_zeros_are_one() -> None:
     assert pieces_of(lambda x: torch.cat([x.sin(), *zeros(3, 1, 2, 3, 1, 1, 5, 2), x])) == [3]
 
 
+def test_zeros_between_pieces_are_made_where_they_are_joined() -> None:
+    parts = lambda x: [each for part in cuts(x.sin())[::-1] for each in (part, *zeros(len(part)))]  # noqa: E731
+    assert pieces_of(lambda x: torch.cat([*zeros(0), *parts(x)])) == [MANY]
+
+
 def test_a_vector_of_sums_is_a_sum_of_vectors() -> None:
     def sums(x: Tensor, *shape: int) -> list[Tensor]:
         pairs = zip(cuts(x.sin(), 10), cuts(x.cos(), 10)[::-1], strict=True)
@@ -54,7 +59,7 @@ def test_a_vector_of_sums_is_a_sum_of_vectors() -> None:
 
     assert pieces_of(lambda x: torch.cat(sums(x, -1))) == [10]  # the sines are one vector, which nothing joins
     assert pieces_of(lambda x: torch.cat(sums(x, 2, 3))) == [10]
-    assert pieces_of(lambda x: torch.cat([*sums(x, -1), x])) == [2, 11]  # zeros are added to x
+    assert pieces_of(lambda x: torch.cat([*sums(x, -1), x])) == [2, 10]  # zeros are added to x, and are no piece
     assert pieces_of(lambda x: torch.cat([piece + 1 for piece in cuts(x.sin())[::-1]])) == [MANY]
 
 

@@ -23,14 +23,15 @@ _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
 
 @torch.library.custom_op("metastep::join", mutates_args=())
-def join(pieces: Sequence[Tensor]) -> Tensor:
-    """As `torch.cat`, which inductor would take apart"""
-    return torch.cat(list(pieces))
+def join(pieces: Sequence[Tensor], order: Sequence[int]) -> Tensor:
+    """One vector: `order` has the places of pieces, and -n for n zeros. `torch.cat` inductor would take apart."""
+    zeros = pieces[0].new_zeros(-min(0, *order))
+    return torch.cat([pieces[i] if i >= 0 else zeros[:-i] for i in order])
 
 
 @join.register_fake
-def _(pieces: Sequence[Tensor]) -> Tensor:
-    return torch.cat(list(pieces))
+def _(pieces: Sequence[Tensor], order: Sequence[int]) -> Tensor:
+    return pieces[0].new_empty(sum(len(pieces[i]) if i >= 0 else -i for i in order))
 
 
 def join_at_once(graph: Graph) -> None:
@@ -71,7 +72,12 @@ def _joined(graph: Graph, pieces: list[Node]) -> Node:
     pieces = [_as_one(graph, run) for run in _runs(pieces)]
     if len(pieces) == 1:
         return pieces[0]
-    return call(graph, aten.cat.default if len(pieces) < MANY else torch.ops.metastep.join.default, pieces)
+    if len(pieces) < MANY:
+        return call(graph, aten.cat.default, pieces)
+    filled = [piece for piece in pieces if not _is_zeros(piece)]
+    places = {piece: i for i, piece in enumerate(filled)}
+    order = [places.get(piece, -len(piece.meta["val"])) for piece in pieces if len(piece.meta["val"])]
+    return call(graph, torch.ops.metastep.join.default, filled, order)
 
 
 def _sum(piece: Node) -> Node | None:
