@@ -73,6 +73,7 @@ def test_inductor() -> None:
 def test_no_convolution_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Derivatives that a second-order product looks at were made when φ took its step; zeros are not convolved."""
     monkeypatch.setattr(merging, "LARGEST", 0)
+    monkeypatch.setattr(merging, "SAVED", 0)
     windows = 2
     step, start = transfer_step(METHODS["T=2"])
     graph = traced(step, (start, batches(1)[0], torch.tensor(0.1, dtype=torch.float64)))[0].graph
@@ -202,6 +203,19 @@ def test_what_is_convolved_is_laid_out_once() -> None:
     x = torch.rand(1, 2, 5, 5)
     assert nodes(twice, x)["aten.clone.default"] == 0
     assert nodes(twice, x.contiguous(memory_format=torch.channels_last))["aten.clone.default"] == 2
+
+
+def test_what_is_joined_to_be_convolved_is_laid_out_before_it_is_joined() -> None:
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        others = (x.flatten() + 1).view(x.shape)  # in the order of its dimensions
+        pairs = [torch.cat([first, x], 1) for first in (x, others)]
+        return x, torch.stack([torch.nn.functional.conv2d(pair, weight) for pair in pairs])
+
+    weight = torch.rand(1, 4, 3, 3).contiguous(memory_format=torch.channels_last)
+    x = torch.rand(1, 2, 5, 5).contiguous(memory_format=torch.channels_last)
+    (copy,) = [node for node in traced(step, (x,))[0].graph.nodes if node.target is torch.ops.aten.clone.default]
+    assert [user.target for user in copy.users] == [torch.ops.aten.cat.default]
+    torch.testing.assert_close(compiled(step, (x,), as_traced)(x), step(x))
 
 
 def test_the_output_of_a_relu_is_not_kept_for_its_gradient() -> None:

@@ -79,9 +79,18 @@ def test_what_is_no_such_sum_stays(values: dict[str, Tensor]) -> None:
 def test_large_sums_stay(values: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = SUMS["outputs"]
     numbers = sum(values[name].numel() for name in ("x", "x_t", "w", "w_t"))
+    monkeypatch.setattr(merging, "SAVED", 0)
     for limit, left in ((numbers, 1), (numbers - 1, 2)):
         monkeypatch.setattr(merging, "LARGEST", limit)
         assert convolutions(outputs, values) == left
+
+
+def test_sums_that_are_larger_than_what_is_copied_are_merged(
+    values: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = {**values, "w": torch.cat([values["w"]] * 8), "w_t": torch.cat([values["w_t"]] * 8)}
+    monkeypatch.setattr(merging, "LARGEST", 0)
+    assert [convolutions(SUMS["outputs"], each) for each in (values, wide)] == [2, 1]
 
 
 def second_order(v: dict[str, Tensor]) -> object:
@@ -100,4 +109,5 @@ def test_in_a_second_order_product_all_but_gradients_of_weights_are_merged(
     layers, gradient = 2, 3  # y, dx, dw
     assert convolutions(second_order, values) == layers * (2 * gradient + 1)
     monkeypatch.setattr(merging, "LARGEST", 0)
+    monkeypatch.setattr(merging, "SAVED", 0)
     assert convolutions(second_order, values) == layers * 3 * gradient

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.beside import teach_inductor
 from metastep.errors import first_line
 from metastep.noise import recorded
 from metastep.simplifying import merge_equal, simplified
@@ -35,6 +36,7 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    teach_inductor()
     fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
     # A BatchNorm's output has five arguments. With 4, the default, it is kept in memory for its readers; it is no more

@@ -18,9 +18,12 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from metastep.beside import BESIDE
+
 aten = torch.ops.aten
 
 LARGEST = 2**23  # numbers to copy: a GPU takes 2 µs for a million, and a smaller sum may save 20
+SAVED = 2  # passes over the sum
 _CONVOLUTION, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 
 
@@ -57,7 +60,7 @@ def merge_sums(graph: Graph) -> None:
     """What the sums no longer read is left behind, dead."""
     for node in [node for node in graph.nodes if node.target is aten.add.Tensor and not node.kwargs]:
         first, second = map(_term, node.args)
-        if first and second and _alike(first, second) and _copied(first, second) <= LARGEST:
+        if first and second and _alike(first, second) and _copied(first, second) <= _worth(node):
             with graph.inserting_before(node):
                 node.replace_all_uses_with(_merged(graph, first, second))
             graph.erase_node(node)
@@ -89,6 +92,11 @@ def _sides(term: _Term) -> list[object]:
     return [(value.dtype, value.shape[:dim], value.shape[dim + 1 :]) for value, dim in dims]
 
 
+def _worth(node: Node) -> int:
+    """Where the sum is large, what it saves is more than a start: one of its terms is neither written nor read"""
+    return max(LARGEST, SAVED * int(node.meta["val"].numel()))
+
+
 def _copied(*terms: _Term) -> int:
     return sum(factor.meta["val"].numel() for term in terms for factor in term.factors)
 
@@ -97,7 +105,7 @@ def _merged(graph: Graph, first: _Term, second: _Term) -> Node:
     arguments = list(first.call.args)
     pairs = zip(first.factors, second.factors, strict=True)
     for place, dim, pair in zip(first.kind.places, first.kind.dims, pairs, strict=True):
-        arguments[place] = call(graph, aten.cat.default, list(pair), dim)
+        arguments[place] = call(graph, BESIDE, list(pair), dim)
     if first.kind is _OUTPUT:
         arguments[2] = second.bias if first.bias is None else first.bias
         return call(graph, _CONVOLUTION, *arguments)

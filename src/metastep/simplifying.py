@@ -20,9 +20,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.beside import BESIDE
 from metastep.errors import MetastepError
-from metastep.joining import join_at_once
-from metastep.merging import merge_sums
+from metastep.joining import join_at_once, keep_whole
+from metastep.merging import call, merge_sums
 from metastep.trees import tree_leaves
 
 aten = torch.ops.aten
@@ -31,6 +32,7 @@ _COPIES = (
     aten.alias, aten.detach, aten.reshape, aten.expand, aten.clone, aten._to_copy, aten.lift_fresh_copy,
 )  # fmt: skip
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+_JOINS = (aten.cat.default, BESIDE)
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,
@@ -55,6 +57,7 @@ def simplified(module: GraphModule) -> GraphModule:
     _lay_out(graph)
     join_at_once(graph)
     graph.eliminate_dead_code()
+    keep_whole(graph)
     module.recompile()
     return module
 
@@ -211,15 +214,24 @@ def _lay_out(graph: Graph) -> None:
     laid: dict[Any, Node] = {}
     for node, count in calls:
         for place, value in enumerate(node.args[:count]):
-            if not _together(value):
-                if value not in laid:
-                    laid[value] = _laid_out(graph, value)
-                node.update_arg(place, laid[value])
+            node.update_arg(place, _laid_out(graph, value, laid))
 
 
-def _laid_out(graph: Graph, value: Any) -> Node:
-    with graph.inserting_after(value):
-        return graph.call_function(aten.clone.default, (value,), {"memory_format": torch.channels_last})
+def _laid_out(graph: Graph, value: Any, laid: dict[Any, Node]) -> Node:
+    """Where it is joined of several, each of them: they can be made so, and the whole could only be copied"""
+    if _together(value):
+        return cast(Node, value)
+    if value not in laid:
+        pieces = [_laid_out(graph, piece, laid) for piece in value.args[0]] if value.target in _JOINS else []
+        with graph.inserting_after(value):
+            laid[value] = call(graph, value.target, pieces, *value.args[1:]) if pieces else _copied(graph, value)
+    return laid[value]
+
+
+def _copied(graph: Graph, value: Node) -> Node:
+    copy = graph.call_function(aten.clone.default, (value,), {"memory_format": torch.channels_last})
+    copy.meta["val"] = value.meta["val"].contiguous(memory_format=torch.channels_last)
+    return copy
 
 
 def _together(node: Any) -> bool:

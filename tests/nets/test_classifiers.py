@@ -1,12 +1,13 @@
 """Sources and targets of transfer: shapes, sizes, names, and weights from files."""
 
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from metastep.errors import MetastepError
 from metastep.nets import CLASSIFIERS, VGG, ResNet, ResNet18, ResNet32, ResNet34, load_net, load_weights
@@ -52,6 +53,24 @@ def test_every_net_classifies_and_has_its_taps(name: str, channels: int) -> None
 @pytest.mark.parametrize(("name", "size"), [("resnet8", 8), ("resnet8", 28), ("vgg4", 8), ("vgg4", 28)])
 def test_small_nets_take_small_pictures(name: str, size: int) -> None:
     assert CLASSIFIERS[name](ways=10, channels=1, size=size)(torch.randn(2, 1, size, size)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_bias_before_batch_norm_has_a_gradient_where_it_matters(training: bool) -> None:
+    net, x = VGG(2, size=4, stages=((3,), (2,))).double(), torch.randn(5, 3, 4, 4, dtype=torch.float64)
+    plain = deepcopy(net)
+    plain.features[0] = nn.Conv2d(3, 3, 3, padding=1).double()
+    plain.load_state_dict(net.state_dict())
+    ours, theirs = (gradients(each.train(training), x) for each in (net, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    assert bool(theirs["features.0.bias"].abs().max() < 1e-12) is training
+    assert (not ours["features.0.bias"].any()) is training
+
+
+def gradients(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    params = dict(net.named_parameters())
+    found = torch.autograd.grad(net(x).sin().sum(), list(params.values()), materialize_grads=True)
+    return dict(zip(params, found, strict=True))
 
 
 def test_vgg_features_enter_the_poolings() -> None:

@@ -10,6 +10,17 @@ from metastep.nets.resnet import start_convolutions
 VGG9 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
+class _BeforeNorm(nn.Conv2d):
+    """A convolution whose bias has no gradient in training: BatchNorm takes it away again.
+
+    Autograd would sum up 0 from all of the gradient's numbers, and leave rounding.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.bias.detach() if self.training and self.bias is not None else self.bias
+        return self._conv_forward(x, self.weight, bias)  # type: ignore[no-any-return]
+
+
 class VGG(nn.Module):
     """Convolution (with bias), BatchNorm, ReLU for each number of filters in each stage; mean, linear head, no dropout.
 
@@ -29,7 +40,7 @@ class VGG(nn.Module):
         taps: list[str] = []
         for stage in stages:
             for filters in stage:
-                layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
+                layers += [_BeforeNorm(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
                 channels = filters
             taps.append(f"features.{len(layers) - 1}")
             layers.append(nn.MaxPool2d(2))

@@ -52,7 +52,7 @@ class Hand:
         loss = cross_entropy(logits, y)
         if self.guidance:
             loss = loss + self.config.beta * self.transfer_loss(params, features, x)
-        grads = torch.autograd.grad(loss, list(params.values()))
+        grads = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
         for p, grad in zip(params.values(), grads, strict=True):
             p.grad = grad
         self.optimizer.step()
