@@ -7,7 +7,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks import results
-from metastep.bench.plot import STYLE
+from metastep.bench.plot import STYLE, plot
 from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
@@ -58,6 +58,10 @@ def main() -> None:
     for what, drawn in {"same-path": draw_losses, "starts": draw_accuracies}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
+    for what in ("bench", "growth"):
+        for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
+            content = results.read(f"bench/{path.stem}")
+            plot(content["rows"], content["device"], path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

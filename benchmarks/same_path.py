@@ -135,13 +135,14 @@ def main() -> None:
     dataset, rows, size = data_set(options.data), [], size_here()
     if options.gentle:
         size = size._replace(rate=GENTLE)
+    asked = f"--iterations {options.iterations} --episodes {options.episodes} --methods {options.methods}"
+    asked += " --gentle" * options.gentle + " --data DATA" * (dataset == "omniglot")
     for method in options.methods.split(","):
         config = configured(dataset, SETTING, method, size, options.iterations)
         rows += compared(config, method, options.episodes, options.data)
-    asked = f"--iterations {options.iterations} --episodes {options.episodes} --methods {options.methods}"
-    asked += " --gentle" * options.gentle + " --data DATA" * (dataset == "omniglot")
-    path = results.write("same-path" + "-gentle" * options.gentle, f"python -m benchmarks.same_path {asked}", rows)
-    draw_losses(rows, results.picture_of(path.stem))
+        # Whatever stops it now, this much is there.
+        path = results.write("same-path" + "-gentle" * options.gentle, f"python -m benchmarks.same_path {asked}", rows)
+        draw_losses(rows, results.picture_of(path.stem))
     print(path)
 
 

@@ -119,7 +119,9 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/h200-bench": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
+    "bench/h200-others": bench_tables.bench,
     "bench/h200-transfer": bench_tables.bench,
+    "bench/h200-transfer-profile": study_tables.profile,
     **{
         f"bench/{device}-{what}": getattr(study_tables, what)
         for device in ("h200", "cpu")

@@ -69,7 +69,8 @@ def short(name: str) -> str:
     for pattern, family in FAMILIES.items():
         if re.search(pattern, name):
             return family
-    plain = re.sub(r"^void ", "", re.split(r"[<(]", name, maxsplit=1)[0])
+    name = re.sub(r"^void |\(anonymous namespace\)::", "", name)
+    plain = re.split(r"[<(]", name, maxsplit=1)[0]
     return (plain.rsplit("::", 1)[-1] if plain.startswith("at::") else plain).strip()
 
 
