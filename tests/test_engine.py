@@ -96,10 +96,16 @@ def test_an_error_of_the_step_itself_is_not_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "noise", "path"), [("cpu", False, "called as it is"), ("cuda", True, "random numbers")]
+    ("device", "noise", "compile", "path"),
+    [
+        ("cpu", False, False, "called as it is"),
+        ("cpu", False, True, "traced; operator by operator"),
+        ("cpu", True, True, "random numbers"),
+        ("cuda", True, False, "random numbers"),
+    ],
 )
-def test_the_path_is_chosen_and_said(device: str, noise: bool, path: str) -> None:
-    assert path in unit(step, torch.device(device), noise).path
+def test_the_path_is_chosen_and_said(device: str, noise: bool, compile: bool, path: str) -> None:
+    assert path in unit(step, torch.device(device), noise, compile).path
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

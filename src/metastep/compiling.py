@@ -52,35 +52,37 @@ def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
 
 
 class Compiled:
-    """`step`, compiled when it is first called; `path` says what became of it.
+    """`step`, compiled when it is first called, or only traced; `path` says what became of it.
 
-    Inputs of another shape are compiled anew, unless they are smaller than others were, as the last batch of an epoch
-    is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its trace is run, and
-    where there is none, so is the step.
+    Inputs of another shape are traced anew, but compiled only if they are not smaller than others were, as the last
+    batch of an epoch is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its
+    trace is run, and where there is none, so is the step.
     """
 
     def __init__(self, step: Step, backend: Backend = inductor) -> None:
-        self._step, self._backend = step, backend
+        self._step = step
+        self._ways = {"traced": as_traced} if backend is as_traced else {"compiled": backend, "traced": as_traced}
         self._compiled: dict[Any, Step] = {}
         self._largest = 0
-        self.path = "compiled"
+        self.path = next(iter(self._ways))
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
         key, size = _layouts((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
         if key not in self._compiled:
-            self._compiled[key] = self._made(state, inputs) if size >= self._largest else self._step
+            pays = "compiled" not in self._ways or size >= self._largest
+            self._compiled[key] = self._made(state, inputs) if pays else self._step
             self._largest = max(self._largest, size)
         return self._compiled[key](state, *inputs)
 
     def _made(self, state: Any, inputs: tuple[Any, ...]) -> Step:
         """By the first way that works; where none does, the first one's reason is told"""
         began, reasons = time.perf_counter(), []
-        for way, backend in (("compiled", self._backend), ("traced", as_traced)):
+        for way, backend in self._ways.items():
             try:
                 step = compiled(self._step, (state, *inputs), backend)
                 step(state, *inputs)  # some kernels are made, and some fail, when they are first used
             except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
-                reasons.append(f"not compiled: {type(error).__name__}: {first_line(error)}")
+                reasons.append(f"not {way}: {type(error).__name__}: {first_line(error)}")
             else:
                 self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
                 return step

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.compiling import Compiled, Step
+from metastep.compiling import Compiled, Step, as_traced
 from metastep.errors import first_line
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
 
@@ -84,11 +84,15 @@ class Captured(Unit):
 
 
 def unit(step: Step, device: torch.device, draws_noise: bool = False, compile: bool = False) -> Unit:
-    """The step as it is best run on `device`; `compile`: where that pays, fuse its operators first."""
-    if device.type != "cuda":
-        return Unit(step)
+    """The step as it is best run on `device`
+
+    compile: it is called often enough. Then a GPU gets kernels for it; on a CPU, where the compiler would take longer
+    than most runs, what it does twice is left out.
+    """
     if draws_noise:
-        return Unit(step, "called as it is: it draws random numbers, which a captured step would draw again")
+        return Unit(step, "called as it is: it draws random numbers, which a recorded step would draw again")
+    if device.type != "cuda":
+        return Unit(Compiled(step, as_traced), "operator by operator") if compile else Unit(step)
     return Captured(Compiled(step) if compile else step, recorded_by_cuda(), "captured in a CUDA graph")
 
 

@@ -80,11 +80,12 @@ def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("stopped_at", [0, 4, 5, 7])
+@pytest.mark.parametrize(("stopped_at", "compile"), [(0, False), (4, False), (5, False), (7, False), (4, True)])
 def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
-    stopped_at: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped_at: int, compile: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_source(source, gradient_difference=2)
+    """Traced, too, where the first batch after it is the last of an epoch, and smaller"""
+    config = with_source(source, gradient_difference=2, compile=compile)
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     train(config, whole)
     stop_at(monkeypatch, stopped_at)
@@ -123,6 +124,24 @@ def test_stopped_while_the_source_is_trained(stopped_at: int, tmp_path: Path, mo
     assert not Run(tmp_path / "run").last.exists()
     assert resume(tmp_path / "run", source_net=TEACHER, target_net=PUPIL).epoch == 3
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "traced"),
+    [
+        ({}, False),  # 9 iterations
+        ({"epochs": 34}, True),  # 102
+        ({"epochs": 34, "compile": False}, False),
+        ({"compile": True}, True),
+        ({"epochs": 34, "method": MethodConfig("scratch")}, False),
+        ({"epochs": 34, "method": MethodConfig("transfer", steps=0)}, False),
+    ],
+)
+def test_where_a_trace_pays(changed: dict[str, Any], traced: bool, source: Path) -> None:
+    config = with_source(source, **changed)
+    weights = None if config.method.name == "scratch" else source / "net.safetensors"
+    path = prepare(config, stripes(), weights).step.path
+    assert path == ("traced; operator by operator" if traced else "called as it is")
 
 
 VARIANTS = {**METHODS, **ABLATIONS}

@@ -46,7 +46,7 @@ def same(one: TransferConfig, other: TransferConfig) -> bool:
 def _essential(config: TransferConfig) -> TransferConfig:
     source = replace(config.source, weights=config.source.weights and Path(config.source.weights).name)
     defaults = TransferConfig(method=MethodConfig("scratch"))
-    names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision")
+    names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
     if config.method.name == "scratch":
         source = defaults.source
     return replace(config, source=source, **{name: getattr(defaults, name) for name in names})

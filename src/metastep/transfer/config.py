@@ -20,6 +20,7 @@ METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "scratch": set(),
     "fine_tuning": set(),
 }
+WORTH_TRACING = 100  # iterations: a trace takes ten seconds, of iterations that take a quarter to half as long after it
 INNER_OPTIONS: dict[InnerOptimizer, set[str]] = {"sgd": {"momentum"}, "adam": set()}
 
 
@@ -149,7 +150,11 @@ class TransferConfig:
     )
     precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
     device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
-    compile: bool = told(False, "On a GPU, fuse the operators of an iteration, which takes minutes at first.")
+    compile: bool | None = told(
+        None,
+        "On a GPU, fuse the operators of an iteration, which takes minutes at first; on a CPU, do nothing twice, which "
+        f"takes seconds. If not said: on a CPU where θ is learned in {WORTH_TRACING} iterations or more.",
+    )
     threads: int = told(2, "CPU threads.")
 
     def __post_init__(self) -> None:
