@@ -121,6 +121,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-bench": bench_tables.bench,
     "bench/h200-others": bench_tables.bench,
     "bench/h200-transfer": bench_tables.bench,
+    "bench/cpu-transfer": bench_tables.bench,
     "bench/h200-transfer-profile": study_tables.profile,
     **{
         f"bench/{device}-{what}": getattr(study_tables, what)
