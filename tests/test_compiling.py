@@ -66,6 +66,7 @@ def second_order(state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def test_inductor() -> None:
     state, x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4), torch.eye(3, dtype=torch.float64)
     made = Compiled(second_order)
+    assert "minutes" in made.notice
     torch.testing.assert_close(made(state, x), second_order(state, x), rtol=1e-9, atol=1e-12)
     assert made.path.startswith("compiled in")
 

@@ -105,7 +105,9 @@ def test_an_error_of_the_step_itself_is_not_hidden() -> None:
     ],
 )
 def test_the_path_is_chosen_and_said(device: str, noise: bool, compile: bool, path: str) -> None:
-    assert path in unit(step, torch.device(device), noise, compile).path
+    made = unit(step, torch.device(device), noise, compile)
+    assert path in made.path
+    assert made.notice == ("traced, which takes some seconds" if "traced" in path else "")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

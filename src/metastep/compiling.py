@@ -52,7 +52,7 @@ def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
 
 
 class Compiled:
-    """`step`, compiled when it is first called, or only traced; `path` says what became of it.
+    """`step`, compiled when it is first called, or only traced; `path` says what became of it, `notice` what will.
 
     Inputs of another shape are traced anew, but compiled only if they are not smaller than others were, as the last
     batch of an epoch is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its
@@ -65,6 +65,8 @@ class Compiled:
         self._compiled: dict[Any, Step] = {}
         self._largest = 0
         self.path = next(iter(self._ways))
+        compiles = "compiled, which takes minutes unless PyTorch's cache knows it"
+        self.notice = compiles if self.path == "compiled" else "traced, which takes some seconds"
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
         key, size = _layouts((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))

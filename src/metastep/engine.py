@@ -28,6 +28,11 @@ class Unit:
     def path(self) -> str:
         return f"{self._step.path}; {self._path}" if isinstance(self._step, Compiled) else self._path
 
+    @property
+    def notice(self) -> str:
+        """What the first call waits for, if for long"""
+        return self._step.notice if isinstance(self._step, Compiled) else ""
+
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
         return self._step(state, *inputs)
 

@@ -87,6 +87,8 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
             if goes_on:
                 record.note(done, "environment", **environment(parts.train.data.images.device))
                 record.note(done, "layers", **parts.layers)
+                if parts.step.notice:
+                    record.say(f"The iteration is first {parts.step.notice}.")
             while at.epoch < config.epochs and not stop.requested:
                 state, sums = run_epoch(loop, state, sums, at)
                 if at.batch == len(parts.train):
