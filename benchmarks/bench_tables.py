@@ -66,9 +66,7 @@ def bench(name: str) -> Iterator[str]:
 
 
 def measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
-    if not results.file_of(name).exists():
-        return {}, {}
-    content = results.read(name)
+    content = results.read_if_there(name)
     return content, {case_of(row): row for row in content["rows"] if row["ms"] is not None}
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from benchmarks import results
 from benchmarks.bench_tables import OURS, heading, line, measured
 from metastep.bench.cases import STANDARD, STANDARD_STEPS, Case
-from metastep.bench.results import Row
 
 GPU, TRANSFER, STARTUP, CPU = (f"bench/{name}" for name in ("h200-bench", "h200-transfer", "h200-startup", "cpu-bench"))
 Found = Callable[[], float | None]  # None where it was not measured
@@ -22,19 +21,14 @@ class Goal(NamedTuple):
     found: Found
 
 
-def row_of(file: str, setting: str, method: str, steps: int = STANDARD_STEPS) -> Row | None:
-    """Ours"""
-    asked = setting, method, steps, OURS
-    for case, row in measured(file)[1].items():
-        if (case.setting, case.method_label, case.steps, case.implementation) == asked:
-            return row
-    return None
-
-
 def ours(what: str, file: str, setting: str, method: str, steps: int = STANDARD_STEPS) -> Found:
+    asked = setting, method, steps, OURS
+
     def found() -> float | None:
-        row = row_of(file, setting, method, steps)
-        return row[what] if row else None
+        for case, row in measured(file)[1].items():
+            if (case.setting, case.method_label, case.steps, case.implementation) == asked:
+                return float(row[what])
+        return None
 
     return found
 
@@ -52,8 +46,7 @@ def ratio(one: Found, other: Found) -> Found:
 
 def seconds(kind: str) -> Found:
     def found() -> float | None:
-        rows = results.read(STARTUP)["rows"] if results.file_of(STARTUP).exists() else []
-        return next((row[kind] for row in rows if row["setting"] == STANDARD), None)
+        return next((row[kind] for row in results.read_if_there(STARTUP)["rows"] if row["setting"] == STANDARD), None)
 
     return found
 

@@ -29,6 +29,11 @@ def read(name: str) -> dict[str, Any]:
     return content
 
 
+def read_if_there(name: str) -> dict[str, Any]:
+    """Without rows where there is no such file"""
+    return read(name) if file_of(name).exists() else {"rows": []}
+
+
 def file_of(name: str) -> Path:
     return ROOT / "results" / f"{name}.json"
 

@@ -1,7 +1,6 @@
 """Tables of what `benchmarks.same_path` and `benchmarks.starts` wrote. A file that is not there has none."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from benchmarks import results
 from benchmarks.bench_tables import heading, line
@@ -13,7 +12,7 @@ LEARNED = 1.5  # times chance
 
 
 def same_path(name: str) -> Iterator[str]:
-    content = _written(name)
+    content = results.read_if_there(name)
     if not content["rows"]:
         return
     yield provenance(content)
@@ -36,7 +35,7 @@ def _blank(cells: Sequence[str]) -> list[str]:
 
 
 def starts(name: str) -> Iterator[str]:
-    content = _written(name)
+    content = results.read_if_there(name)
     rows = [row for row in content["rows"] if row["curve"]]
     if not rows:
         return
@@ -71,7 +70,3 @@ def picture(name: str, what: str) -> Iterator[str]:
     path = results.picture_of(name.partition("/")[2])
     if path.is_file():
         yield f"\n![{what}](figures/{path.name})"
-
-
-def _written(name: str) -> dict[str, Any]:
-    return results.read(name) if results.file_of(name).exists() else {"rows": []}

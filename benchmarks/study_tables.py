@@ -1,7 +1,6 @@
 """Tables of what `metastep bench startup`, `profile` and `precision` wrote. A file that is not there has none."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks import results
 from benchmarks.bench_tables import heading, line
@@ -18,12 +17,8 @@ PARTS = {  # how the names of our kernels begin: what of the floor they are for
 }  # fmt: skip
 
 
-def _measured(name: str) -> dict[str, Any]:
-    return results.read(name) if results.file_of(name).exists() else {"rows": []}
-
-
 def startup(name: str) -> Iterator[str]:
-    content = _measured(name)
+    content = results.read_if_there(name)
     rows = [row for row in content["rows"] if "cold_seconds" in row]
     if rows:
         yield provenance(content)
@@ -34,7 +29,7 @@ def startup(name: str) -> Iterator[str]:
 
 
 def profile(name: str) -> Iterator[str]:
-    content = _measured(name)
+    content = results.read_if_there(name)
     rows = [row for row in content["rows"] if "busy_ms" in row]
     if rows:
         yield provenance(content)
@@ -69,7 +64,7 @@ def against_floor(row: Row) -> Iterator[str]:
 
 
 def precision(name: str) -> Iterator[str]:
-    content = _measured(name)
+    content = results.read_if_there(name)
     rows = [row for row in content["rows"] if row.get("relative_error") is not None]
     if not rows:
         return

@@ -39,7 +39,7 @@ def config_of(case: Case, device: torch.device) -> TransferConfig:
         inner=replace(config.inner, lr=RATE),
         precision=PRECISIONS[case.precision],  # type: ignore[arg-type]  # bf16 is not planned
         device="cuda" if device.type == "cuda" else "cpu",
-        compile=case.method != "scratch",  # as in long runs
+        compile=case.method != "scratch",  # as by `--compile`
         threads=torch.get_num_threads(),
     )
 

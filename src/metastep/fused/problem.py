@@ -120,7 +120,7 @@ def fused_over_tasks(
         first = next(iter(meta.values()))
         if (kind := (first.device, first.dtype)) not in places:
             places[kind] = Places.of(chain, meta)
-        theta, stacked = places[kind].to_flat(meta), Task(*(_channels_last(chain, *batch) for batch in tasks))
+        theta, stacked = places[kind].to_flat(meta), _stacked(chain, tasks)
         # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
         at_once = number if theta.is_cuda else max(1, CACHE // (8 * theta.nbytes))
         size = chunk_size or at_once
@@ -162,7 +162,7 @@ class FusedJudge(NamedTuple):
         return found
 
     def _flat(self, meta: dict[str, Tensor], tasks: Task) -> tuple[Tensor, Task]:
-        return self.chain.to_flat(meta), Task(*(_channels_last(self.chain, *batch) for batch in tasks))
+        return self.chain.to_flat(meta), _stacked(self.chain, tasks)
 
     def _measured(self, state: State, theta: Tensor, tasks: Task) -> dict[str, Tensor]:
         metrics: dict[str, Tensor] = self.loop.problem.outer_loss(state.params, theta, tasks)[1]
@@ -189,6 +189,10 @@ class Places(NamedTuple):
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
         by_name: dict[str, Tensor] = parted(flat[self.back], meta)
         return by_name
+
+
+def _stacked(chain: Chain, tasks: Task) -> Task:
+    return Task(*(_channels_last(chain, *batch) for batch in tasks))
 
 
 def _channels_last(chain: Chain, x: Tensor, y: Tensor) -> Batch:
