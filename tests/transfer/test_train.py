@@ -15,7 +15,7 @@ from metastep.data.batches import Batches
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.runs import CheckpointError, Run, read_metrics
 from metastep.transfer import train as training
-from metastep.transfer.building import prepare
+from metastep.transfer.building import is_compiled, prepare
 from metastep.transfer.config import DataConfig, InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.transfer.evaluate import evaluate, judge
 from metastep.transfer.presets import ABLATIONS, METHODS, with_method
@@ -78,6 +78,16 @@ def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
     assert torch.equal(
         net.head.weight, Run(tmp_path / "run").load("best")["state"]["target"]["params"]["target"]["head.weight"]
     )
+
+
+@pytest.mark.parametrize(("device", "enough"), [("cpu", 100), ("cuda", 5_000)])
+def test_long_runs_that_learn_weights_are_compiled_unless_told(device: str, enough: int) -> None:
+    there, scratch = torch.device(device), replace(TINY, method=MethodConfig("scratch"))
+    assert is_compiled(TINY, there, enough)
+    assert not is_compiled(TINY, there, enough - 1)
+    assert not is_compiled(scratch, there, enough)
+    assert is_compiled(replace(TINY, compile=True), there, 1)
+    assert not is_compiled(replace(TINY, compile=False), there, enough)
 
 
 @pytest.mark.parametrize(("stopped_at", "compile"), [(0, False), (4, False), (5, False), (7, False), (4, True)])

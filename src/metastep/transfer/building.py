@@ -15,7 +15,7 @@ from metastep.errors import MetastepError
 from metastep.modules import draws_noise
 from metastep.nets import CLASSIFIERS, load_net, load_weights
 from metastep.runs.device import prepare_device
-from metastep.transfer.config import WORTH_TRACING, TransferConfig
+from metastep.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
 from metastep.transfer.iteration import iteration
 from metastep.transfer.joined import LARGE
@@ -80,7 +80,7 @@ def _assembled(
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy, is_compiled(config, train)),
+        unit(iteration(method, target, guide), device, noisy, is_compiled(config, device, config.epochs * len(train))),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -92,11 +92,10 @@ def _assembled(
     )
 
 
-def is_compiled(config: TransferConfig, train: Batches) -> bool:
+def is_compiled(config: TransferConfig, device: torch.device, iterations: int) -> bool:
     if config.compile is not None:
         return config.compile
-    on_gpu, iterations = train.data.images.device.type == "cuda", config.epochs * len(train)
-    return not on_gpu and config.learns_weights and iterations >= WORTH_TRACING
+    return config.learns_weights and iterations >= (WORTH_COMPILING if device.type == "cuda" else WORTH_TRACING)
 
 
 def layout_on(device: torch.device) -> torch.memory_format:

@@ -21,7 +21,9 @@ METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "fine_tuning": set(),
 }
 INNER_OPTIONS: dict[InnerOptimizer, set[str]] = {"sgd": {"momentum"}, "adam": set()}
-WORTH_TRACING = 100  # iterations: tracing takes as long as it saves in fewer, of small nets
+# Iterations: in fewer, what is done first takes as long as it saves.
+WORTH_TRACING = 100  # on a CPU, of small nets
+WORTH_COMPILING = 5_000  # on a GPU
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ class TransferConfig:
     compile: bool | None = told(
         None,
         "On a GPU, fuse the operators of an iteration, which takes minutes at first; on a CPU, do nothing twice, which "
-        f"takes seconds. If not said: on a CPU where θ is learned in {WORTH_TRACING} iterations or more.",
+        f"takes seconds. If not said: where θ is learned in {WORTH_COMPILING:,} iterations or more, on a CPU "
+        f"{WORTH_TRACING}.",
     )
     threads: int = told(2, "CPU threads.")
 
