@@ -1,14 +1,20 @@
-"""Judge a learner that comes with metastep on 600 test episodes, and keep the result: results/learners/NAME.json."""
+"""Judge a learner that comes with metastep on 600 test episodes, as it was trained and as it was not.
+
+Keeps the result: results/learners/NAME.json.
+"""
 
 import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks import results
 from metastep import Learner
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.shipped import find_learner
+
+OTHERWISE = (Request(rotations="none"), Request(shots=5), *(Request(ways=ways) for ways in (5, 10, 20)))
 
 
 def main() -> None:
@@ -17,13 +23,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the data directory")
     options = parser.parse_args()
     learner = Learner.load(find_learner(options.name))
-    found = asdict(evaluate(learner, Request(), options.data, "best"))
-    found.pop("accuracies")
+    ways = learner.config.data.ways
     path = results.ROOT / "results" / "learners" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = results.provenance(f"python -m benchmarks.learner {options.name} --data DATA") | {"evaluation": found}
+    content = results.provenance(f"python -m benchmarks.learner {options.name} --data DATA") | {
+        "evaluation": judged(learner, Request(), options.data),
+        "otherwise": [judged(learner, request, options.data) for request in OTHERWISE if request.ways != ways],
+    }
     path.write_text(json.dumps(content, indent=1) + "\n")
     print(path)
+
+
+def judged(learner: Learner, request: Request, data: Path) -> dict[str, Any]:
+    found = asdict(evaluate(learner, request, data, "best"))
+    return {key: value for key, value in found.items() if key != "accuracies"}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,17 @@ def _blank(cells: Sequence[str]) -> list[str]:
     return ["", "", *cells[2:4], "", ""]
 
 
+def same_transfer(name: str) -> Iterator[str]:
+    content = results.read_if_there(name)
+    if not content["rows"]:
+        return
+    yield provenance(content)
+    parts = list(content["rows"][0]["errors"])
+    yield from heading("method", "precision", "run", *(part.replace("_", "-") for part in parts), words=3)
+    for row in content["rows"]:
+        yield line(row["method"], row["precision"], row["run"], *(f"{row['errors'][part]:.1e}" for part in parts))
+
+
 def starts(name: str) -> Iterator[str]:
     content = results.read_if_there(name)
     rows = [row for row in content["rows"] if row["curve"]]

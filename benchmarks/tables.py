@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import bench_tables, claim_tables, goals, results, run_tables, study_tables, transfer_tables
 from benchmarks.provenance import provenance
+from metastep.fewshot.shipped import shipped
 from metastep.reproduce.register import TABLES as CLAIMED
 
 PAGES = (
@@ -17,7 +18,7 @@ PAGES = (
     results.ROOT / "benchmarks" / "README.md",
     results.ROOT / "docs" / "transfer.md",
     results.ROOT / "docs" / "results.md",
-    results.ROOT / "src" / "metastep" / "learners" / "omniglot-5w1s.md",
+    *(path.with_suffix(".md") for path in shipped().values()),
 )
 
 
@@ -100,12 +101,17 @@ def learner(name: str) -> Iterator[str]:
     content = results.read(name)
     found = content["evaluation"]
     yield provenance(content)
-    task = f"{found['ways']}-way {found['shots']}-shot"
-    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes, {task}:\n"
-    yield "| inner steps | accuracy, % | 95 % interval |"
-    yield "|---|---:|---:|"
-    for row in found["by_step"]:
-        yield f"| {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
+    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes:\n"
+    yield "| task | inner steps | accuracy, % | 95 % interval |"
+    yield "|---|---|---:|---:|"
+    trained = [(found, step) for step in found["by_step"]]
+    for asked, row in [*trained, *((other, other["by_step"][-1]) for other in content["otherwise"])]:
+        yield f"| {task_of(asked)} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
+
+
+def task_of(evaluation: dict[str, Any]) -> str:
+    turned = "" if evaluation["rotations"] == "per_episode" else ", not turned"
+    return f"{evaluation['ways']}-way {evaluation['shots']}-shot{turned}"
 
 
 TABLES: dict[str, Callable[[str], Iterator[str]]] = {
@@ -129,6 +135,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
         for what in ("startup", "profile", "precision")
     },
     **{f"bench/{name}": run_tables.same_path for name in ("gpu-same-path", "gpu-same-path-gentle", "cpu-same-path")},
+    **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
@@ -138,7 +145,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "claims/summary": claim_tables.summary,
     "claims/figures": claim_tables.figures,
     **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
-    "learners/omniglot-5w1s": learner,
+    **{f"learners/{name}": learner for name in shipped()},
 }
 
 

@@ -100,7 +100,7 @@ def test_a_saved_learner_is_the_same(method: str, tmp_path: Path) -> None:
     with torch.no_grad():
         for p in tree_leaves(learner.meta):
             p.normal_()
-    learner.save(tmp_path / "learner.safetensors")
+    learner.save(str(tmp_path / "learner.safetensors"))
     again = Learner.load(tmp_path / "learner.safetensors")
     assert again.config == learner.config
     for a, b in zip(tree_leaves(again.meta), tree_leaves(learner.meta), strict=True):

@@ -60,9 +60,9 @@ class Learner:
         learner.net.eval()  # no dropout in use; BatchNorm keeps to the batch at hand, as it has no other statistics
         return learner
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """One file with everything in it but the code of a user's own net"""
-        checkpoints.save(path, {"config": to_plain(self.config)} | self.tree(), KIND)
+        checkpoints.save(Path(path), {"config": to_plain(self.config)} | self.tree(), KIND)
 
     def tree(self) -> dict[str, Any]:
         """What a checkpoint keeps of a learner; `held` is what its net has besides θ (buffers, frozen parameters)"""

@@ -1,0 +1,79 @@
+"""A transfer iteration as it is compiled, beside the plain one: how far each is from float64.
+
+ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor has
+compiled it, in float32 and in tf32; on a CPU it is traced, and the batch is small.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+from benchmarks import results
+from metastep.bench.cases import Case
+from metastep.bench.transfer import config_of, endless, load, untrained_source
+from metastep.runs.device import prepare_device, uses_gpu
+from metastep.transfer.building import prepare
+from metastep.trees import Tree, map_tree, norm, subtract
+
+SETTING, STEPS = "transfer-stl10", 2
+WINDOWS = {"baseline": 1, "multi_step": 2}
+Precision = Literal["float32", "tf32", "float64"]
+RUNS: dict[str, tuple[tuple[Precision, str], ...]] = {
+    "gpu": (("float32", "plain"), ("float32", "compiled"), ("tf32", "plain"), ("tf32", "compiled")),
+    "cpu": (("float64", "compiled"), ("float32", "plain"), ("float32", "compiled")),
+}
+SMALL = 8  # pictures on a CPU
+THREADS = 2
+
+
+def first_iteration(case: Case, precision: Precision, compile: bool) -> tuple[dict[str, Tree], str]:
+    """What it makes, as float64, and how"""
+    device = prepare_device("auto", precision, THREADS)
+    config = replace(config_of(case, device), precision=precision, compile=compile)
+    if device.type == "cpu":
+        config = replace(config, data=replace(config.data, batch=SMALL))
+    pictures = load(case, device)
+    with untrained_source(config, pictures.train) as weights:
+        parts = prepare(config, pictures, weights)
+    rate = parts.initial.target.step.new_tensor(config.inner.lr, dtype=parts.dtype)
+    state, metrics = parts.step(parts.initial, next(endless(parts.train, parts.dtype, parts.layout)), rate)
+    made = {
+        "gradient": state.target.memory,  # momentum starts as the first gradient
+        "statistics": {name: value for name, value in state.buffers.items() if value.is_floating_point()},
+        "meta_gradient": state.meta.memory[0],  # so does Adam's first moment, but for a factor
+        "loss": metrics["loss"],
+    }
+    return map_tree(lambda x: x.double(), made), parts.step.path
+
+
+def errors(found: dict[str, Tree], exact: dict[str, Tree]) -> dict[str, float]:
+    """‖found − exact‖ / ‖exact‖ of each part"""
+    return {name: float(norm(subtract(found[name], exact[name])) / norm(exact[name])) for name in exact}
+
+
+def compared(method: str) -> Iterator[dict[str, Any]]:
+    case = Case(SETTING, "metastep", method, STEPS, WINDOWS[method], tasks=1, chunk=None, precision="fp32")
+    exact, _ = first_iteration(case, "float64", compile=False)
+    for precision, run in RUNS["gpu" if uses_gpu("auto") else "cpu"]:
+        found, path = first_iteration(case, precision, run == "compiled")
+        print(f"{method}, {precision}, {run}: {path}", flush=True)
+        yield {
+            "setting": SETTING, "implementation": "metastep", "method": case.method_label, "steps": STEPS,
+            "window": case.window, "tasks": 1, "chunk": None, "precision": precision, "run": run,
+            "errors": errors(found, exact), "note": path,
+        }  # fmt: skip
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    rows: list[dict[str, Any]] = []
+    for method in WINDOWS:
+        for row in compared(method):
+            rows.append(row)
+            path = results.write("same-transfer", "python -m benchmarks.same_transfer", rows)  # compiling takes minutes
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
