@@ -49,6 +49,9 @@ def test_gradient_and_product_of_every_chain(net: Net) -> None:
     for i in range(3):
         close(chain.from_flat(found[i], params), map_tree(lambda g: g[i], expected), 1e-11)  # noqa: B023
         close(chain.from_flat(found_t[i], params), map_tree(lambda g: g[i], expected_t), 1e-10)  # noqa: B023
+        alone = flat[i : i + 1], last[i : i + 1], y[i : i + 1]  # not as patches
+        close(differentiate(plain, chain, *alone)[1][0], found[i], 1e-11)
+        close(differentiate(plain, chain, *alone, flat_t[i : i + 1])[1][0], found_t[i], 1e-10)
 
 
 def test_the_product_is_the_slope_of_the_gradient() -> None:

@@ -1,4 +1,4 @@
-"""The operators of a chain in PyTorch: im2col and batched products. Any device and precision; what kernels must equal.
+"""The operators of a chain in PyTorch. Any device and precision; what kernels must equal.
 
 Positions of all pictures of a task are rows, so that arrays are (tasks, rows, channels) and numbers for each channel
 (tasks, 1, channels). What is read more than once is kept: a layer's z is ẑ here, and a cotangent's dn is dz.
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from metastep.fused.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.fused.chain import Block, Head, Slot
+from metastep.fused.convolution import Term, convolved, products, seen_by, to_input, to_weight
 
 Pair = tuple[Tensor, Tensor | None]
 
@@ -26,7 +27,7 @@ class Norm(NamedTuple):
 
 
 class Kept(NamedTuple):
-    columns: Pair  # patches of a⁻ and ȧ⁻
+    seen: Pair  # of a⁻ and ȧ⁻
     activation: Pair  # a and ȧ, as the next block sees them
     places: Tensor | None  # where the largest of each window was, where they are pooled
 
@@ -35,16 +36,14 @@ room = torch.zeros_like
 
 
 def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
-    columns, columns_t = _input_columns(block, before)
-    w, w_t = params.pair(block.weight)
-    z = torch.bmm(columns, w)
-    z_t = None if w_t is None else torch.bmm(columns, w_t)
-    if z_t is not None and columns_t is not None:
-        z_t.baddbmm_(columns_t, w)
+    a, a_t = before.saved.activation if isinstance(before, Layer) else (before, None)
+    seen = seen_by(block, a), None if a_t is None else seen_by(block, a_t)
+    w = params.pair(block.weight)
+    z, z_t = convolved(block, (seen[0], w[0])), None if w[1] is None else convolved(block, *_product_rule(seen, w))
     norm = Norm(_normalise(z, block.eps), _normalise_t(z, z_t), _wide(params, block.scale), _wide(params, block.shift))
     if z_t is not None:
         z_t.mul_(norm.rstd)
-    return Layer(block, z, z_t, norm, Kept((columns, columns_t), *_pooled(block, *_activation(z, z_t, norm))))
+    return Layer(block, z, z_t, norm, Kept(seen, *_pooled(block, *_activation(z, z_t, norm))))
 
 
 def _normalise(z: Tensor, eps: float) -> Tensor:
@@ -117,7 +116,7 @@ def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) ->
         logits_t = torch.baddbmm(b_t[:, None], f_t, w).baddbmm_(f, w_t)
         d_t = p * (logits_t - (p * logits_t).sum(-1, keepdim=True)) / pictures
         df_t = torch.bmm(d_t, w.mT).baddbmm_(d, w_t.mT)
-    head.weight.of(out).copy_(_product_rule((f, f_t), (d, d_t)))
+    head.weight.of(out).copy_(products([(a.mT, b) for a, b in _product_rule((f, f_t), (d, d_t))]))
     head.bias.of(out).copy_((d if d_t is None else d_t).sum(1))
     hits = (logits.argmax(-1) == y).to(logits.dtype)
     sums = torch.stack([-log_p.gather(-1, y[..., None])[..., 0], hits], -1).sum(1, keepdim=True)
@@ -125,17 +124,15 @@ def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) ->
 
 
 def weight_gradient(before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None:
-    del before  # its patches were kept
-    layer.block.weight.of(out).copy_(_product_rule(layer.saved.columns, (back.dn, back.dn_t)))
+    del before  # what was seen of it was kept
+    block, terms = layer.block, _product_rule(layer.saved.seen, (back.dn, back.dn_t))
+    block.weight.of(out).copy_(to_weight(block, *terms))
 
 
 def data_gradient(before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
-    (w, w_t), dz, dz_t = params.pair(layer.block.weight), back.dn, back.dn_t
-    da = from_columns(layer.block, torch.bmm(dz, w.mT))
-    da_t = None
-    if w_t is not None and dz_t is not None:
-        da_t = from_columns(layer.block, torch.bmm(dz_t, w.mT).baddbmm_(dz, w_t.mT))
-    return _cotangent(before, da, da_t, out)
+    block, w, dz = layer.block, params.pair(layer.block.weight), (back.dn, back.dn_t)
+    da_t = None if dz[1] is None else to_input(block, *_product_rule(dz, w))
+    return _cotangent(before, to_input(block, (dz[0], w[0])), da_t, out)
 
 
 def join(pending: list[None]) -> None:
@@ -173,42 +170,16 @@ def _write_sums(block: Block, out: Tensor, shift: Tensor, scale: Tensor, rows: i
 
 
 def _where_open(d: Tensor, a: Tensor) -> Tensor:
-    """d where a > 0, else 0: ReLU's derivative, in one pass"""
-    masked: Tensor = torch.ops.aten.threshold_backward(d, a, 0)
+    """d where a > 0, else 0, in the place of d: ReLU's derivative, in one pass"""
+    masked: Tensor = torch.ops.aten.threshold_backward.grad_input(d, a, 0, grad_input=d)
     return masked
 
 
-def _input_columns(block: Block, before: Layer | Tensor) -> Pair:
-    a, a_t = before.saved.activation if isinstance(before, Layer) else (before, None)
-    return to_columns(block, a), None if a_t is None else to_columns(block, a_t)
-
-
-def to_columns(block: Block, a: Tensor) -> Tensor:
-    """The patch that each output position sees: (tasks, rows, kernel · kernel · channels)"""
-    (p, q), k, s, n = (block.padding, block.behind), block.kernel, block.stride, block.size
-    pictures = a.view(a.shape[0], -1, n, n, block.inputs)
-    patches = F.pad(pictures, (0, 0, p, q, p, q)).unfold(2, k, s).unfold(3, k, s)
-    return patches.permute(0, 1, 2, 3, 5, 6, 4).reshape(a.shape[0], -1, k * k * block.inputs)
-
-
-def from_columns(block: Block, columns: Tensor) -> Tensor:
-    """The transpose of `to_columns`: every entry is added where it was read"""
-    p, k, s, n, size = block.padding, block.kernel, block.stride, block.out_size, block.size
-    patches = columns.view(columns.shape[0], -1, n, n, k, k, block.inputs)
-    whole = p + size + block.behind
-    padded = columns.new_zeros(*patches.shape[:2], whole, whole, block.inputs)
-    for i in range(k):
-        for j in range(k):
-            padded[:, :, i : i + s * n : s, j : j + s * n : s] += patches[:, :, :, :, i, j]
-    return padded[:, :, p : p + size, p : p + size].flatten(1, 3)
-
-
-def _product_rule(a: Pair, d: Pair) -> Tensor:
-    """aᵀd, or its derivative ȧᵀd + aᵀḋ"""
-    if d[1] is None:
-        return torch.bmm(a[0].mT, d[0])
-    total = torch.bmm(a[0].mT, d[1])
-    return total if a[1] is None else total.baddbmm_(a[1].mT, d[0])
+def _product_rule(a: Pair, b: Pair) -> list[Term]:
+    """What the derivative of a product is the sum of, ab˙ + a˙b; without a direction, ab"""
+    if b[1] is None:
+        return [(a[0], b[0])]
+    return [(a[0], b[1]), *([] if a[1] is None else [(a[1], b[0])])]
 
 
 def _wide(params: Parameters, slot: Slot | None) -> Pair:
