@@ -32,8 +32,8 @@ class Kept(NamedTuple):
     places: Tensor | None  # where the largest of each window was, where they are pooled
 
 
-# Numbers in the patches of a task. Conv4 with 64 filters, gradient of one task, CPU ms of one thread by patches and as a
-# whole: 5 pictures 2.8 and 3.6, 12 pictures 5.6 and 5.0, 25 pictures 12 and 9, 75 pictures 25 and 18.
+# Numbers in the patches of a task. Conv4 with 64 filters, gradient of one task, CPU ms of one thread by patches and as
+# a whole: 5 pictures 2.8 and 3.6, 12 pictures 5.6 and 5.0, 25 pictures 12 and 9, 75 pictures 25 and 18.
 MANY = 400_000
 room = torch.zeros_like
 
