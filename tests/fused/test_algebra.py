@@ -32,7 +32,7 @@ def with_plain(net: Net) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-def test_gradient_and_product_of_every_chain(net: Net) -> None:
+def test_gradient_and_product_of_every_chain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     module, chain, params, each, along, flat, flat_t, x, y = with_plain(net)
 
     def loss(p: Any, x: Any, y: Any) -> Any:
@@ -46,9 +46,23 @@ def test_gradient_and_product_of_every_chain(net: Net) -> None:
     judged, found = differentiate(plain, chain, flat, last, y)
     _, found_t = differentiate(plain, chain, flat, last, y, flat_t)
     close(judged.means[0], vmap(loss)(each, x, y), 1e-12)
+    monkeypatch.setattr(plain, "MANY", 0)  # one task is convolved as a whole
     for i in range(3):
         close(chain.from_flat(found[i], params), map_tree(lambda g: g[i], expected), 1e-11)  # noqa: B023
         close(chain.from_flat(found_t[i], params), map_tree(lambda g: g[i], expected_t), 1e-10)  # noqa: B023
+        alone = flat[i : i + 1], last[i : i + 1], y[i : i + 1]
+        close(differentiate(plain, chain, *alone)[1][0], found[i], 1e-11)
+        close(differentiate(plain, chain, *alone, flat_t[i : i + 1])[1][0], found_t[i], 1e-10)
+
+
+def test_one_task_with_many_patches_is_convolved_as_a_whole() -> None:
+    first, second = chain_of(Conv4(5, filters=64), 28).blocks[:2]
+    few, many = torch.zeros(1, 5 * 14 * 14, 64), torch.zeros(1, 75 * 14 * 14, 64)
+    assert plain.convolution_for(second, many) is plain.whole
+    assert plain.convolution_for(second, few) is plain.convolution_for(second, many.expand(2, -1, -1)) is plain.patches
+    assert plain.convolution_for(first, torch.zeros(1, 75, 28, 28, 1)) is plain.patches
+    behind = chain_of(Net(size=28, padding=0, same=True, filters=(64,)).build(), 28).blocks[0]  # zeros behind alone
+    assert plain.convolution_for(behind, torch.zeros(1, 10_000, 28, 28, 1)) is plain.patches
 
 
 def test_the_product_is_the_slope_of_the_gradient() -> None:

@@ -46,8 +46,8 @@ def started(case: Case, device: torch.device) -> Started:
     implementation = IMPLEMENTATIONS[case.implementation]
     torch.backends.cudnn.benchmark = True  # as in training; for all of them, whichever comes first
     implementation.load(case, device)
-    machine = implementation.machine(case, device)
     start = time.perf_counter()
+    machine = implementation.machine(case, device)
     step = implementation.step(case, device)
     seconds_of(step, machine, 1)
     return Started(step, machine, time.perf_counter() - start)
