@@ -20,11 +20,17 @@ def draw_losses(rows: Sequence[Row], picture: Path) -> None:
     draw(panels, len(panels), "loss on the queries", picture)
 
 
+# Studies of trials: that of starts, and those of variations, by what they were called.
+VALIDATED = ("starts", "first-order", "mini-rates")
+
+
 def draw_accuracies(rows: Sequence[Row], picture: Path) -> None:
+    """A panel for each setting and method, in it a curve for each head, or whatever was varied"""
     panels: dict[str, dict[str, Curve]] = {}
     for row in rows:
         if row["curve"]:
-            panels.setdefault(f"{row['setting']}, {row['method']}", {})[row["head"]] = row["curve"]
+            label = row["change" if "change" in row else "head"]
+            panels.setdefault(f"{row['setting']}, {row['method']}", {})[label] = row["curve"]
     if panels:
         draw(panels, min(4, len(panels)), "validation accuracy, %", picture)
 
@@ -55,7 +61,7 @@ def draw(
 
 def main() -> None:
     """From the files alone, which may come from another machine"""
-    for what, drawn in {"same-path": draw_losses, "starts": draw_accuracies}.items():
+    for what, drawn in {"same-path": draw_losses, **dict.fromkeys(VALIDATED, draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
     for what in ("bench", "growth"):

@@ -65,6 +65,22 @@ def starts(name: str) -> Iterator[str]:
     yield from picture(name, "validation accuracy against iterations")
 
 
+def variations(name: str) -> Iterator[str]:
+    content = results.read_if_there(name)
+    rows = [row for row in content["rows"] if row["curve"]]
+    if not rows:
+        return
+    yield provenance(content)
+    yield from heading("setting", "method", "what is varied", "iterations", "accuracy, %", "±", "best, %", words=3)
+    for row in rows:
+        last, best = row["curve"][-1][1], max(accuracy for _, accuracy in row["curve"])
+        yield line(
+            row["setting"], row["method"], row["change"], f"{row['iterations']:,}", f"{last:.1f}",
+            f"{row['interval']:.1f}", f"{best:.1f}",
+        )  # fmt: skip
+    yield from picture(name, "validation accuracy against iterations")
+
+
 def near(row: Row, rows: Sequence[Row]) -> str:
     """Iterations to NEAR of the best accuracy that any start reached in its setting, by its method; none by chance"""
     alike = [other for other in rows if (other["setting"], other["method"]) == (row["setting"], row["method"])]

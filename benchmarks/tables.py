@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import bench_tables, claim_tables, goals, results, run_tables, study_tables, transfer_tables
+from benchmarks.curves import VALIDATED
 from benchmarks.provenance import provenance
 from metastep.fewshot.shipped import shipped
 from metastep.reproduce.register import TABLES as CLAIMED
@@ -137,6 +138,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     **{f"bench/{name}": run_tables.same_path for name in ("gpu-same-path", "gpu-same-path-gentle", "cpu-same-path")},
     **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
+    **{f"bench/gpu-{name}": run_tables.variations for name in VALIDATED[1:]},
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
     "bench/cpu-transfer-224": transfer_tables.times,

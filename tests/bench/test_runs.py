@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import curves, results, run_tables, same_path, starts
+from benchmarks import curves, results, run_tables, same_path, starts, trials
 from benchmarks.first_look import first_look
 from benchmarks.settings import Size, configured, data_set
-from benchmarks.starts import Job, Study, complete
+from benchmarks.starts import Job, Study
 from metastep.errors import MetastepError
 from metastep.fewshot.sampling import read_images
 from metastep.nets import HeadInit
@@ -118,7 +118,7 @@ def test_training_classes_train_and_validation_classes_judge(tmp_path: Path) -> 
 
 
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = starts.train_in_turns
+    train = trials.train_in_turns
 
     def asked_to_stop(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
@@ -126,28 +126,28 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
 
     jobs = [Job("5w1s", "multistep4", head) for head in ("zero", "kaiming")]
     whole, halved = study_in(tmp_path / "whole"), study_in(tmp_path / "halved")
-    assert complete(whole, jobs, places=1, budget=None) == dict.fromkeys(jobs, "")
+    assert whole.complete(jobs, places=1, budget=None) == {job.name: "" for job in jobs}
     with monkeypatch.context() as patch:
-        patch.setattr(starts, "train_in_turns", asked_to_stop)
-        assert complete(halved, jobs, places=1, budget=60) == {}
-    assert [job.head for job in starts.begun(halved, jobs)] == ["zero"]
+        patch.setattr(trials, "train_in_turns", asked_to_stop)
+        assert halved.complete(jobs, places=1, budget=60) == {}
+    assert [job.head for job in jobs if halved.has_begun(job.name)] == ["zero"]
     assert halved.row(jobs[0])["iterations"] == 1
-    assert len(complete(halved, jobs, places=2, budget=None)) == 2
+    assert len(halved.complete(jobs, places=2, budget=None)) == 2
     varying = ("seconds", "beside")
     for job in jobs:
         expected, found = ({k: v for k, v in one.row(job).items() if k not in varying} for one in (whole, halved))
         assert found == expected
         assert [step for step, _ in found["curve"]] == [2, 4]
     with pytest.raises(MetastepError, match="is a run of something else"):
-        complete(study_in(tmp_path / "whole", iterations=6), jobs, places=1, budget=None)
+        study_in(tmp_path / "whole", iterations=6).complete(jobs, places=1, budget=None)
 
 
 def test_a_run_that_cannot_go_on_says_why_and_the_next_one_begins(tmp_path: Path) -> None:
     jobs = [Job("5w1s", "multistep4", head) for head in ("kaiming", "zero")]
     study = study_in(tmp_path, size=TINY._replace(rate=1e10))
-    failures = complete(study, jobs, places=1, budget=None)
-    assert list(failures) == jobs
-    for job, failure in failures.items():
+    failures = study.complete(jobs, places=1, budget=None)
+    assert list(failures) == [job.name for job in jobs]
+    for job, failure in zip(jobs, failures.values(), strict=True):
         assert failure.startswith("iteration 1: ")
         row = study.row(job, failure)
         assert (row["iterations"], row["curve"], row["loss_after"], row["note"]) == (0, [], None, failure)

@@ -1,0 +1,103 @@
+"""Few-shot runs that are judged on validation classes, to choose by: several at a time on a GPU, each in a folder.
+
+Ctrl-C and --budget stop cleanly, and the same command goes on. Exit status 130 says that there is more to do.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.fewshot.config import TrainConfig, ValidationConfig
+from metastep.fewshot.train import Trained, resume_in_turns, train_in_turns
+from metastep.reproduce import fewshot_runs
+from metastep.reproduce.session import release, within
+from metastep.runs import Run, read_metrics, stop_on_signals
+from metastep.runs.device import uses_gpu
+from metastep.runs.together import Turns, together
+
+TOGETHER = 4  # on a GPU
+UNFINISHED = 130  # as after Ctrl-C
+
+Trial = Callable[[], Turns[str]]  # trains as far as it goes; what was wrong with it, if something was
+
+
+def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> None:
+    parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument("--looks", type=int, default=10, help="validations of a run")
+    parser.add_argument("--episodes", type=int, default=100, help="of a validation")
+    parser.add_argument("--together", type=int, default=TOGETHER if uses_gpu("auto") else 1, help="runs at a time")
+    parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and goes on")
+    parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
+    parser.add_argument("--data", type=Path, help="the data directory")
+
+
+def command(module: str, options: argparse.Namespace, *names: str) -> str:
+    """As it was typed, but for where data and runs are, and how long it may take at a time"""
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
+    flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
+    return " ".join([f"python -m benchmarks.{module}", *flags])
+
+
+def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:
+    """On training classes alone, judged on those held out"""
+    every = max(1, iterations // looks)
+    return replace(
+        config,
+        data=replace(config.data, split="train"),
+        outer=replace(config.outer, iterations=iterations),
+        validation=ValidationConfig(every, episodes),
+        checkpoint_every=every,
+        precision="tf32" if uses_gpu("auto") else "float32",
+    )
+
+
+def trained(config: TrainConfig, folder: Path, data: Path | None) -> Turns[str]:
+    """A trial"""
+    try:
+        if not (folder / "config.json").is_file():
+            yield from train_in_turns(config, folder, data)
+        elif not fewshot_runs.same(config, fewshot_runs.read(folder)):
+            raise MetastepError(f"{str(folder)!r}: is a run of something else. Choose another --runs, or move it.")
+        elif not fewshot_runs.position(folder).finished:
+            yield from resume_in_turns(folder, data)
+    except NonFiniteError as error:
+        return str(error)
+    return ""
+
+
+def complete(
+    trials: Mapping[str, Trial], finished: Callable[[str], bool], places: int, budget: float | None
+) -> dict[str, str]:
+    """Every one as far as time allows; those that came to their end, or cannot go on, with the reason"""
+    ended: dict[str, str] = {}
+
+    def named(name: str, trial: Trial) -> Turns[tuple[str, str]]:
+        return name, (yield from trial())
+
+    with stop_on_signals(), within(budget):
+        for name, failure in together((named(*item) for item in trials.items()), places):
+            if failure or finished(name):
+                ended[name] = failure
+            print(f"{name}: {failure or ('done' if finished(name) else 'stopped')}", flush=True)
+            release()
+    return ended
+
+
+def row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
+    run = Run.open(folder)
+    config, at = run.config(TrainConfig), Trained(**run.load()["trained"]) if run.last.is_file() else Trained()
+    seen = [row for row in read_metrics(run.metrics_path) if "validation_accuracy" in row]
+    return {
+        "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
+        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks,
+        "chunk": config.chunk_size, "precision": config.precision, "filters": config.net.filters,
+        "rate": config.inner.lr, "head": config.net.head_init, "iterations": at.iterations,
+        "wanted": config.outer.iterations, "seconds": round(at.seconds, 1), "beside": at.beside,
+        "episodes": config.validation.episodes,
+        "curve": [[row["step"], round(100 * row["validation_accuracy"], 3)] for row in seen],
+        "interval": round(100 * seen[-1]["validation_interval"], 3) if seen else None, "note": failure,
+    }  # fmt: skip

@@ -1,0 +1,119 @@
+"""What a choice that the paper leaves open does to a preset: each varied by itself, judged on validation classes.
+
+    python -m benchmarks.variations first-order --presets omniglot-20w1s-fomaml \\
+        --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
+    python -m benchmarks.variations mini-rates --presets miniimagenet-5w1s-maml miniimagenet-5w1s-multistep4 \\
+        --vary inner.lr=0.1,0.04,0.01,0.004
+
+Names are those of config.json. On a CPU it can only be tried out.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import results, trials
+from benchmarks.curves import VALIDATED, draw_accuracies
+from metastep.errors import MetastepError
+from metastep.fewshot.commands import preset_of
+from metastep.fewshot.config import TrainConfig
+from metastep.reproduce import fewshot_runs
+from metastep.runs import from_plain, to_plain
+from metastep.runs.together import Turns
+
+UNCHANGED = "as it is"
+
+
+class Variation(NamedTuple):
+    preset: str
+    change: str  # such as inner.lr=0.1
+
+    @property
+    def name(self) -> str:
+        return f"{self.preset}-{self.change.replace(' ', '-')}"
+
+    @property
+    def config(self) -> TrainConfig:
+        return varied(preset_of(self.preset), self.change)
+
+
+def varied(config: TrainConfig, change: str) -> TrainConfig:
+    """`config` with one entry of its config.json changed"""
+    if change == UNCHANGED:
+        return config
+    name, _, value = change.partition("=")
+    plain = part = to_plain(config)
+    *sections, field = name.split(".")
+    for section in sections:
+        part = part.get(section, {})
+    if field not in part:
+        raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
+    part[field] = value_of(value)
+    return from_plain(TrainConfig, plain)
+
+
+def value_of(text: str) -> Any:
+    """As JSON has it; what is none is a word"""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def variations(presets: list[str], vary: list[str]) -> Iterator[Variation]:
+    for preset in presets:
+        yield Variation(preset, UNCHANGED)
+        for change in vary:
+            name, _, values = change.partition("=")
+            several = (Variation(preset, f"{name}={value}") for value in values.split(","))
+            yield from (one for one in several if one.config != preset_of(preset))
+
+
+def main() -> None:
+    options = parsed()
+    asked = {one.name: one for one in variations(options.presets, options.vary)}
+
+    def folder(name: str) -> Path:
+        return Path(options.runs / name)
+
+    def run(one: Variation) -> Turns[str]:
+        config = trials.validated(one.config, options.iterations, options.looks, options.episodes)
+        return trials.trained(config, folder(one.name), options.data)
+
+    def finished(name: str) -> bool:
+        return fewshot_runs.position(folder(name)).finished
+
+    ended = trials.complete(
+        {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
+    )
+    begun = [one for name, one in asked.items() if (folder(name) / "config.json").is_file()]
+    if begun:
+        rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
+        names = ("presets", "vary", "iterations", "looks", "episodes")
+        path = results.write(options.name, trials.command(f"variations {options.name}", options, *names), rows)
+        draw_accuracies(rows, results.picture_of(path.stem))
+        print(path)
+    if len(ended) < len(asked):
+        sys.exit(trials.UNFINISHED)
+
+
+def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
+    setting, _, method = one.preset.rpartition("-")
+    return trials.row(folder, setting, method, failure) | {"change": one.change}
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=VALIDATED[1:], help="of the study: results/bench/DEVICE-NAME.json")
+    parser.add_argument("--presets", nargs="+", required=True)
+    parser.add_argument("--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04")
+    trials.add_options(parser, iterations=5_000, runs="variations")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

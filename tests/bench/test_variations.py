@@ -1,0 +1,60 @@
+"""Presets with one entry changed: which are made, and that they are trained, resumed and told."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results, variations
+from benchmarks.run_tables import variations as table
+from metastep.errors import MetastepError
+from metastep.fewshot.commands import preset_of
+
+PRESET = "glyphs-5w1s-fomaml"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [("inner.lr=0.5", 0.5), ("net.head_init=kaiming", "kaiming"), ("seed=3", 3), ("chunk_size=null", None)],
+)
+def test_one_entry_is_changed_and_nothing_else(change: str, expected: object) -> None:
+    before, after = preset_of(PRESET), variations.varied(preset_of(PRESET), change)
+    *sections, field = change.partition("=")[0].split(".")
+    part = getattr(after, sections[0]) if sections else after
+    assert getattr(part, field) == expected
+    as_before = getattr(getattr(before, sections[0]) if sections else before, field)
+    assert variations.varied(after, f"{change.partition('=')[0]}={json.dumps(as_before)}") == before
+
+
+@pytest.mark.parametrize("change", ["inner.rate=1", "iner.lr=1", "lr=1"])
+def test_what_is_no_entry_is_refused(change: str) -> None:
+    with pytest.raises(MetastepError, match="no such entry"):
+        variations.varied(preset_of(PRESET), change)
+
+
+def test_a_value_that_the_preset_has_is_not_trained_twice() -> None:
+    rate = preset_of(PRESET).inner.lr
+    asked = [one.change for one in variations.variations([PRESET], [f"inner.lr={rate},0.3", "seed=0,1"])]
+    assert asked == ["as it is", "inner.lr=0.3", "seed=1"]
+
+
+def test_a_study_trains_tells_and_does_nothing_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results" / "bench")
+    results.FOLDER.mkdir(parents=True)
+    asked = ["first-order", "--presets", PRESET, "--vary", "seed=1", "--iterations", "2", "--looks", "1"]
+    monkeypatch.setattr(sys, "argv", ["variations", *asked, "--episodes", "2", "--runs", str(tmp_path / "runs")])
+    variations.main()
+    path = Path(capsys.readouterr().out.splitlines()[-1])
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["change"], row["iterations"], len(row["curve"])) for row in rows] == [
+        ("as it is", 2, 1),
+        ("seed=1", 2, 1),
+    ]
+    assert sum("| glyphs-5w1s | fomaml |" in line for line in table(f"bench/{path.stem}")) == 2
+    seen = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("last.safetensors")}
+    variations.main()
+    assert {file: file.stat().st_mtime_ns for file in seen} == seen
