@@ -24,7 +24,8 @@ EARLY = 1  # steps
 
 def apart(weight: Tensor) -> Tensor:
     """Of each row, its distance from the mean of all"""
-    return (weight - weight.mean(0)).norm(dim=1)
+    distances: Tensor = (weight - weight.mean(0)).norm(dim=1)
+    return distances
 
 
 @torch.no_grad()

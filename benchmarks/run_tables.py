@@ -65,6 +65,27 @@ def starts(name: str) -> Iterator[str]:
     yield from picture(name, "validation accuracy against iterations")
 
 
+def heads(name: str) -> Iterator[str]:
+    content = results.read_if_there(name)
+    if not content["rows"]:
+        return
+    yield provenance(content)
+    yield from heading(
+        "setting", "method", "rows apart: median", "most", "accuracy, %", "±", "after one step",
+        "head from zero", "gain", "±", "after one step", words=2,
+    )  # fmt: skip
+    for row in content["rows"]:
+        yield line(
+            row["setting"], row["method"], f"{row['median_apart']:.2f}", f"{row['most_apart']:.2f}",
+            f"{row['accuracy']:.1f}", f"{row['interval']:.1f}", _if_there(row["early"]), f"{row['from_zero']:.1f}",
+            f"{row['gain']:+.1f}", f"{row['gain_interval']:.1f}", _if_there(row["early_from_zero"]),
+        )  # fmt: skip
+
+
+def _if_there(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
 def variations(name: str) -> Iterator[str]:
     content = results.read_if_there(name)
     rows = [row for row in content["rows"] if row["curve"]]

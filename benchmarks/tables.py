@@ -138,6 +138,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     **{f"bench/{name}": run_tables.same_path for name in ("gpu-same-path", "gpu-same-path-gentle", "cpu-same-path")},
     **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
+    "bench/cpu-heads": run_tables.heads,
     **{f"bench/gpu-{name}": run_tables.variations for name in VALIDATED[1:]},
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,

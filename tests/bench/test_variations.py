@@ -1,15 +1,17 @@
-"""Presets with one entry changed: which are made, and that they are trained, resumed and told."""
+"""Presets with one entry changed: which are made, and that they are trained, resumed and told; and trained heads."""
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import results, variations
-from benchmarks.run_tables import variations as table
+from benchmarks import heads, results, run_tables, variations
+from metastep import Learner
 from metastep.errors import MetastepError
 from metastep.fewshot.commands import preset_of
+from metastep.fewshot.train import train
 
 PRESET = "glyphs-5w1s-fomaml"
 
@@ -54,7 +56,27 @@ def test_a_study_trains_tells_and_does_nothing_that_is_done(
         ("as it is", 2, 1),
         ("seed=1", 2, 1),
     ]
-    assert sum("| glyphs-5w1s | fomaml |" in line for line in table(f"bench/{path.stem}")) == 2
+    assert sum("| glyphs-5w1s | fomaml |" in line for line in run_tables.variations(f"bench/{path.stem}")) == 2
     seen = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("last.safetensors")}
     variations.main()
     assert {file: file.stat().st_mtime_ns for file in seen} == seen
+
+
+def test_rows_apart_and_a_learner_without_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results" / "bench")
+    results.FOLDER.mkdir(parents=True)
+    assert heads.apart(torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).tolist() == pytest.approx([2.0, 1.0, 1.0])
+    folder = tmp_path / f"{PRESET}-seed0"
+    train(variations.varied(preset_of(PRESET), "outer.iterations=2"), folder)
+    learner = Learner.load(folder)
+    assert heads.from_zero(learner).meta["head.weight"].abs().max() == 0 < learner.meta["head.weight"].abs().max()
+    monkeypatch.setattr(sys, "argv", ["heads", str(folder), "--episodes", "3"])
+    heads.main()
+    capsys.readouterr()
+    (row,) = results.read("bench/cpu-heads")["rows"]
+    assert (row["method"], row["setting"], row["episodes"]) == ("fomaml", "glyphs-5w1s", 3)
+    assert row["gain"] == pytest.approx(row["from_zero"] - row["accuracy"])
+    assert list(run_tables.heads("bench/cpu-heads"))[-1].startswith("| glyphs-5w1s | fomaml |")
