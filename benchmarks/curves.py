@@ -12,16 +12,14 @@ from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+# Studies of trials: that of starts, and those of variations, by what they were called.
+VALIDATED = ("starts", "first-order", "mini-rates")
 
 
 def draw_losses(rows: Sequence[Row], picture: Path) -> None:
     methods = dict.fromkeys(row["method"] for row in rows)
     panels = {m: {row["run"]: row["curve"] for row in rows if row["method"] == m} for m in methods}
     draw(panels, len(panels), "loss on the queries", picture)
-
-
-# Studies of trials: that of starts, and those of variations, by what they were called.
-VALIDATED = ("starts", "first-order", "mini-rates")
 
 
 def draw_accuracies(rows: Sequence[Row], picture: Path) -> None:

@@ -1,6 +1,6 @@
-"""Tables of what `benchmarks.same_path` and `benchmarks.starts` wrote. A file that is not there has none."""
+"""Tables of what studies of runs wrote. A file that is not there has none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import results
 from benchmarks.bench_tables import heading, line
@@ -9,23 +9,34 @@ from metastep.bench.results import Row
 
 NEAR = 0.9  # of the best accuracy
 LEARNED = 1.5  # times chance
+VALIDATION = "validation accuracy against iterations"
+
+
+def told(name: str) -> list[Row]:
+    """Rows with something to tell: not those of a run that has not come to its first validation"""
+    return [row for row in results.read_if_there(name)["rows"] if row.get("curve", True)]
+
+
+def table(name: str, titles: Sequence[str], words: int, cells: Callable[[Row], Sequence[str]]) -> Iterator[str]:
+    """`words`: how many of the titles are not above numbers"""
+    if rows := told(name):
+        yield provenance(results.read(name))
+        yield from heading(*titles, words=words)
+        yield from (line(*cells(row)) for row in rows)
 
 
 def same_path(name: str) -> Iterator[str]:
-    content = results.read_if_there(name)
-    if not content["rows"]:
-        return
-    yield provenance(content)
-    yield from heading(
-        "method", "run", "seconds", "losses apart by", "apart after", "accuracy, %", "±", "less plain", "±", words=2
-    )
-    for row in content["rows"]:
+    titles = "method", "run", "seconds", "losses apart by", "apart after", "accuracy, %", "±", "less plain", "±"
+
+    def cells(row: Row) -> list[str]:
         loss = [f"{row['distance']:.3f}", str(row["together_for"])]
         better = [f"{row['difference']:+.1f}", f"{row['difference_interval']:.1f}"]
-        cells = [*loss, f"{row['accuracy']:.1f}", f"{row['interval']:.1f}", *better]
-        yield line(
-            row["method"], row["run"], f"{row['seconds']:.0f}", *(_blank(cells) if row["run"] == "plain" else cells)
-        )
+        found = [*loss, f"{row['accuracy']:.1f}", f"{row['interval']:.1f}", *better]
+        return [
+            row["method"], row["run"], f"{row['seconds']:.0f}", *(_blank(found) if row["run"] == "plain" else found)
+        ]  # fmt: skip
+
+    yield from table(name, titles, 2, cells)
     yield from picture(name, "losses of the three runs")
 
 
@@ -35,71 +46,65 @@ def _blank(cells: Sequence[str]) -> list[str]:
 
 
 def same_transfer(name: str) -> Iterator[str]:
-    content = results.read_if_there(name)
-    if not content["rows"]:
-        return
-    yield provenance(content)
-    parts = list(content["rows"][0]["errors"])
-    yield from heading("method", "precision", "run", *(part.replace("_", "-") for part in parts), words=3)
-    for row in content["rows"]:
-        yield line(row["method"], row["precision"], row["run"], *(f"{row['errors'][part]:.1e}" for part in parts))
+    parts = "gradient", "statistics", "meta_gradient", "loss"
+    titles = "method", "precision", "run", *(part.replace("_", "-") for part in parts)
+
+    def cells(row: Row) -> list[str]:
+        return [row["method"], row["precision"], row["run"], *(f"{row['errors'][part]:.1e}" for part in parts)]
+
+    yield from table(name, titles, 3, cells)
 
 
 def starts(name: str) -> Iterator[str]:
-    content = results.read_if_there(name)
-    rows = [row for row in content["rows"] if row["curve"]]
-    if not rows:
-        return
-    yield provenance(content)
-    yield from heading(
+    titles = (
         "setting", "method", "head", "iterations", "accuracy, %", "±", "near the best after", "first meta-gradient",
-        "loss before, after", "ways predicted", "features moved", words=3,
+        "loss before, after", "ways predicted", "features moved",
     )  # fmt: skip
-    for row in rows:
+
+    def cells(row: Row) -> list[str]:
         first = f"{_number(row['loss_before'], '.2f')}, {_number(row['loss_after'], '.2f')}"
-        yield line(
+        return [
             row["setting"], row["method"], row["head"], f"{row['iterations']:,}", f"{row['curve'][-1][1]:.1f}",
-            f"{row['interval']:.1f}", near(row, rows), _number(row["gradient_norm"], ".3g"), first,
+            f"{row['interval']:.1f}", near(row, told(name)), _number(row["gradient_norm"], ".3g"), first,
             _number(row["ways_predicted"], ".0%"), _number(row["features_moved"], ".2g"),
-        )  # fmt: skip
-    yield from picture(name, "validation accuracy against iterations")
+        ]  # fmt: skip
+
+    yield from table(name, titles, 3, cells)
+    yield from picture(name, VALIDATION)
+
+
+def variations(name: str) -> Iterator[str]:
+    titles = "setting", "method", "what is varied", "iterations", "accuracy, %", "±", "best, %"
+
+    def cells(row: Row) -> list[str]:
+        last, best = row["curve"][-1][1], max(accuracy for _, accuracy in row["curve"])
+        return [
+            row["setting"], row["method"], row["change"], f"{row['iterations']:,}", f"{last:.1f}",
+            f"{row['interval']:.1f}", f"{best:.1f}",
+        ]  # fmt: skip
+
+    yield from table(name, titles, 3, cells)
+    yield from picture(name, VALIDATION)
 
 
 def heads(name: str) -> Iterator[str]:
-    content = results.read_if_there(name)
-    if not content["rows"]:
-        return
-    yield provenance(content)
-    yield from heading(
+    titles = (
         "setting", "method", "rows apart: median", "most", "accuracy, %", "±", "after one step",
-        "head from zero", "gain", "±", "after one step", words=2,
+        "head from zero", "gain", "±", "after one step",
     )  # fmt: skip
-    for row in content["rows"]:
-        yield line(
+
+    def cells(row: Row) -> list[str]:
+        return [
             row["setting"], row["method"], f"{row['median_apart']:.2f}", f"{row['most_apart']:.2f}",
             f"{row['accuracy']:.1f}", f"{row['interval']:.1f}", _if_there(row["early"]), f"{row['from_zero']:.1f}",
             f"{row['gain']:+.1f}", f"{row['gain_interval']:.1f}", _if_there(row["early_from_zero"]),
-        )  # fmt: skip
+        ]  # fmt: skip
+
+    yield from table(name, titles, 2, cells)
 
 
 def _if_there(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def variations(name: str) -> Iterator[str]:
-    content = results.read_if_there(name)
-    rows = [row for row in content["rows"] if row["curve"]]
-    if not rows:
-        return
-    yield provenance(content)
-    yield from heading("setting", "method", "what is varied", "iterations", "accuracy, %", "±", "best, %", words=3)
-    for row in rows:
-        last, best = row["curve"][-1][1], max(accuracy for _, accuracy in row["curve"])
-        yield line(
-            row["setting"], row["method"], row["change"], f"{row['iterations']:,}", f"{last:.1f}",
-            f"{row['interval']:.1f}", f"{best:.1f}",
-        )  # fmt: skip
-    yield from picture(name, "validation accuracy against iterations")
 
 
 def near(row: Row, rows: Sequence[Row]) -> str:

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from benchmarks import results, trials
-from benchmarks.curves import draw_accuracies
+from benchmarks import trials
 from benchmarks.first_look import first_look
 from benchmarks.settings import PAPER, Size, configured, data_set
 from metastep.fewshot.config import TrainConfig
@@ -86,11 +85,8 @@ def main() -> None:
     study = Study(options.runs, options.data, size, options.iterations, options.episodes, options.looks)
     ended = study.complete(jobs, options.together, options.budget)
     rows = [study.row(job, ended.get(job.name, "")) for job in jobs if study.has_begun(job.name)]
-    if rows:
-        names = ("settings", "methods", "heads", "iterations", "looks", "episodes", "filters", "tasks", "rate")
-        path = results.write("starts", trials.command("starts", options, *names), rows)
-        draw_accuracies(rows, results.picture_of(path.stem))
-        print(path)
+    names = ("settings", "methods", "heads", "iterations", "looks", "episodes", "filters", "tasks", "rate")
+    trials.tell("starts", trials.command("starts", options, *names), rows)
     if len(ended) < len(jobs):
         sys.exit(trials.UNFINISHED)
 

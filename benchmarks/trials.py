@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import results
+from benchmarks.curves import draw_accuracies
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
 from metastep.fewshot.train import Trained, resume_in_turns, train_in_turns
@@ -101,3 +103,11 @@ def row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]
         "curve": [[row["step"], round(100 * row["validation_accuracy"], 3)] for row in seen],
         "interval": round(100 * seen[-1]["validation_interval"], 3) if seen else None, "note": failure,
     }  # fmt: skip
+
+
+def tell(study: str, command: str, rows: list[dict[str, Any]]) -> None:
+    """A file and a picture of what there is; before the first validation there is nothing"""
+    if rows:
+        path = results.write(study, command, rows)
+        draw_accuracies(rows, results.picture_of(path.stem))
+        print(path)

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import results, trials
-from benchmarks.curves import VALIDATED, draw_accuracies
+from benchmarks import trials
+from benchmarks.curves import VALIDATED
 from metastep.errors import MetastepError
 from metastep.fewshot.commands import preset_of
 from metastep.fewshot.config import TrainConfig
@@ -91,12 +91,9 @@ def main() -> None:
         {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
     )
     begun = [one for name, one in asked.items() if (folder(name) / "config.json").is_file()]
-    if begun:
-        rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
-        names = ("presets", "vary", "iterations", "looks", "episodes")
-        path = results.write(options.name, trials.command(f"variations {options.name}", options, *names), rows)
-        draw_accuracies(rows, results.picture_of(path.stem))
-        print(path)
+    rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
+    names = ("presets", "vary", "iterations", "looks", "episodes")
+    trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)
     if len(ended) < len(asked):
         sys.exit(trials.UNFINISHED)
 

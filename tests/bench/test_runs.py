@@ -27,14 +27,6 @@ def _no_omniglot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("METASTEP_DATA", raising=False)
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "results" / "bench")
-    results.FOLDER.mkdir(parents=True)
-    return tmp_path
-
-
 def write(name: str, *rows: dict[str, Any]) -> None:
     results.file_of(name).write_text(json.dumps(ABOUT | {"rows": rows}))
 

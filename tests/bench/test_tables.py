@@ -16,13 +16,6 @@ from metastep.bench.results import about_case, row_of
 NAME = "bench/h200-bench"
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    (tmp_path / "results" / "bench").mkdir(parents=True)
-    return tmp_path
-
-
 def write_rows(grid: Grid, implementations: list[str], name: str = NAME) -> None:
     """Every row takes 10 ms for each of its steps, and its implementation's place more"""
     cases = planned(grid, implementations)

@@ -42,13 +42,10 @@ def test_a_value_that_the_preset_has_is_not_trained_twice() -> None:
 
 
 def test_a_study_trains_tells_and_does_nothing_that_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "results" / "bench")
-    results.FOLDER.mkdir(parents=True)
     asked = ["first-order", "--presets", PRESET, "--vary", "seed=1", "--iterations", "2", "--looks", "1"]
-    monkeypatch.setattr(sys, "argv", ["variations", *asked, "--episodes", "2", "--runs", str(tmp_path / "runs")])
+    monkeypatch.setattr(sys, "argv", ["variations", *asked, "--episodes", "2", "--runs", str(root / "runs")])
     variations.main()
     path = Path(capsys.readouterr().out.splitlines()[-1])
     rows = json.loads(path.read_text())["rows"]
@@ -57,19 +54,16 @@ def test_a_study_trains_tells_and_does_nothing_that_is_done(
         ("seed=1", 2, 1),
     ]
     assert sum("| glyphs-5w1s | fomaml |" in line for line in run_tables.variations(f"bench/{path.stem}")) == 2
-    seen = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("last.safetensors")}
+    seen = {file: file.stat().st_mtime_ns for file in (root / "runs").rglob("last.safetensors")}
     variations.main()
     assert {file: file.stat().st_mtime_ns for file in seen} == seen
 
 
 def test_rows_apart_and_a_learner_without_its_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(results, "ROOT", tmp_path)
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "results" / "bench")
-    results.FOLDER.mkdir(parents=True)
     assert heads.apart(torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).tolist() == pytest.approx([2.0, 1.0, 1.0])
-    folder = tmp_path / f"{PRESET}-seed0"
+    folder = root / f"{PRESET}-seed0"
     train(variations.varied(preset_of(PRESET), "outer.iterations=2"), folder)
     learner = Learner.load(folder)
     assert heads.from_zero(learner).meta["head.weight"].abs().max() == 0 < learner.meta["head.weight"].abs().max()

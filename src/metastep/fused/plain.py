@@ -87,9 +87,10 @@ def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor |
     """The largest a of each window, ȧ there, and where that is"""
     if block.pool == 1:
         return (a, a_t), None
-    maps = _maps(a, block.out_size)
-    largest, places = F.max_pool2d(maps, block.pool, ceil_mode=block.keeps_edge, return_indices=True)
-    a_t = None if a_t is None else _rows(_maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
+    largest, places = F.max_pool2d(
+        whole.maps(a, block.out_size), block.pool, ceil_mode=block.keeps_edge, return_indices=True
+    )
+    a_t = None if a_t is None else _rows(whole.maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
     return (_rows(largest.flatten(2), a), a_t), places
 
 
@@ -98,14 +99,9 @@ def _unpooled(layer: Layer, d: Tensor) -> Tensor:
     block, places = layer.block, layer.saved.places
     if places is None:
         return d
-    maps, flat = _maps(d, block.seen_size).flatten(2), places.flatten(2)
+    maps, flat = whole.maps(d, block.seen_size).flatten(2), places.flatten(2)
     spread = maps.new_zeros(*maps.shape[:2], block.out_size**2)
     return _rows(spread.scatter_(2, flat, maps), d)
-
-
-def _maps(rows: Tensor, size: int) -> Tensor:
-    """(tasks, rows, channels) as (pictures of all tasks, channels, height, width)"""
-    return rows.view(-1, size, size, rows.shape[-1]).permute(0, 3, 1, 2)
 
 
 def _rows(maps: Tensor, like: Tensor) -> Tensor:

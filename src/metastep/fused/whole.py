@@ -24,12 +24,12 @@ def seen(block: Block, a: Tensor) -> Tensor:
 
 def convolved(block: Block, *terms: Term) -> Tensor:
     how = None, block.stride, block.padding
-    return added([_rows(F.conv2d(_maps(a, block.size), _kernel(block, w), *how)) for a, w in terms])
+    return added([_rows(F.conv2d(maps(a, block.size), _kernel(block, w), *how)) for a, w in terms])
 
 
 def to_weight(block: Block, *terms: Term) -> Tensor:
     how, shape = (block.stride, block.padding), (block.outputs, block.inputs, block.kernel, block.kernel)
-    pairs = [(_maps(a, block.size), _maps(d, block.out_size)) for a, d in terms]
+    pairs = [(maps(a, block.size), maps(d, block.out_size)) for a, d in terms]
     found = [conv2d_weight(a, shape, d, *how) for a, d in pairs]  # type: ignore[no-untyped-call]
     return added(found).permute(2, 3, 1, 0).reshape(1, *block.weight.shape)
 
@@ -37,19 +37,19 @@ def to_weight(block: Block, *terms: Term) -> Tensor:
 def to_input(block: Block, *terms: Term) -> Tensor:
     left = (block.size + 2 * block.padding - block.kernel) % block.stride  # rows and columns that no patch sees
     how = None, block.stride, block.padding, left
-    return added([_rows(F.conv_transpose2d(_maps(d, block.out_size), _kernel(block, w), *how)) for d, w in terms])
+    return added([_rows(F.conv_transpose2d(maps(d, block.out_size), _kernel(block, w), *how)) for d, w in terms])
 
 
-def _maps(rows: Tensor, size: int) -> Tensor:
-    """(pictures, channels, height, width), with channels last in memory
+def maps(rows: Tensor, size: int) -> Tensor:
+    """(tasks, rows, channels) as (pictures of all tasks, channels, height, width), with channels last in memory
 
     Flat first: the stride of a single channel may be any, but tells PyTorch which layout it is.
     """
     return rows.flatten().view(-1, size, size, rows.shape[-1]).permute(0, 3, 1, 2)
 
 
-def _rows(maps: Tensor) -> Tensor:
-    return maps.permute(0, 2, 3, 1).reshape(1, -1, maps.shape[1])
+def _rows(found: Tensor) -> Tensor:
+    return found.permute(0, 2, 3, 1).reshape(1, -1, found.shape[1])
 
 
 def _kernel(block: Block, w: Tensor) -> Tensor:
