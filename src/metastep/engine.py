@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metastep.compiling import Compiled, Step, as_traced
 from metastep.errors import first_line
+from metastep.noise import generators, set_generators
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
@@ -74,7 +75,7 @@ class Captured(Unit):
 
     def _recorded(self, record: Record, state: Tree, inputs: Tree) -> Recording:
         self._take(state)
-        before = map_tree(torch.clone, self._state)  # recording may run the step
+        before, random = map_tree(torch.clone, self._state), generators()  # recording may run the step
         outputs: list[Tree] = []
 
         def run() -> None:
@@ -85,6 +86,7 @@ class Captured(Unit):
 
         replay = record(run)
         _write(self._state, before)
+        set_generators(random)
         return inputs, outputs[0], replay
 
 

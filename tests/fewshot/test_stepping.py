@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from metastep.engine import Captured, Unit
@@ -17,7 +17,7 @@ from metastep.errors import NonFiniteError
 from metastep.fewshot import stepping
 from metastep.fewshot.config import MethodConfig, TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
-from metastep.fewshot.parts import prepare
+from metastep.fewshot.parts import Parts, prepare
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
 from metastep.fewshot.train import resume, train
@@ -61,6 +61,8 @@ def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
         tiny(schedule="linear", eps=1e-3),
         replace(TINY, method=MethodConfig("meta_sgd", window=2)),
         replace(TINY, method=MethodConfig("reptile"), log_every=5),
+        replace(TINY, method=MethodConfig("es_maml")),
+        replace(TINY, method=MethodConfig("ggs_maml")),
     ],
 )
 def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -153,7 +155,7 @@ class Waiting(TorchDispatchMode):
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp"])
+@pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp", "es_maml", "ggs_maml"])
 def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: str, schedule: str) -> None:
     config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
     step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), 0)
@@ -165,11 +167,14 @@ def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: st
 def test_who_goes_step_by_step() -> None:
     parts = prepare(TINY, stripes(), None, ALONE)
     assert isinstance(stepper(TINY, parts, ALONE, 0), StepByStep)
-    gpu = parts._replace(learner=type("L", (), {"device": torch.device("cuda"), "net": parts.learner.net})())
-    noisy = replace(TINY, method=MethodConfig("es_maml"))
-    assert why_step_by_step(TINY, gpu, ALONE) is None
-    assert "ranks" in str(why_step_by_step(TINY, gpu, Ranks(0, 2)))
-    assert "random numbers" in str(why_step_by_step(noisy, gpu, ALONE))
+
+    def on_gpu(net: nn.Module) -> Parts:
+        return parts._replace(learner=type("L", (), {"device": torch.device("cuda"), "net": net})())
+
+    gpu = on_gpu(parts.learner.net)
+    assert why_step_by_step(gpu, ALONE) is None
+    assert "ranks" in str(why_step_by_step(gpu, Ranks(0, 2)))
+    assert "random numbers" in str(why_step_by_step(on_gpu(nn.Dropout()), ALONE))
 
 
 def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +186,17 @@ def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, mo
         monkeypatch.setattr(stepping, "unit", made)
         train(tiny(iterations=4), tmp_path / name)
     assert same_state(tmp_path / "called", tmp_path / "run")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["es_maml", "ggs_maml"])
+def test_a_replay_on_a_gpu_draws_the_random_directions_of_its_iteration(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = precise(replace(TINY, method=MethodConfig(method), device="cuda"))  # type: ignore[arg-type]
+    train(config, tmp_path / "unit")
+    assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("captured in a CUDA graph")
+    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: "to compare with")
+    train(config, tmp_path / "steps")
+    steps, as_unit = (Run(tmp_path / name).load() for name in ("steps", "unit"))
+    torch.testing.assert_close(as_unit["meta"], steps["meta"], rtol=0, atol=1e-7)

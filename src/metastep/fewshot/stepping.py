@@ -60,17 +60,17 @@ class Stepper(Protocol):
 
 def stepper(config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> Stepper:
     """`done`: the iterations that learner and optimizer have made"""
-    reason = why_step_by_step(config, parts, ranks)
+    reason = why_step_by_step(parts, ranks)
     return AsOneUnit(config, parts, done) if reason is None else StepByStep(config, parts, ranks, reason)
 
 
-def why_step_by_step(config: TrainConfig, parts: Parts, ranks: Ranks) -> str | None:
+def why_step_by_step(parts: Parts, ranks: Ranks) -> str | None:
     if parts.learner.device.type != "cuda":
         return "there is no GPU to replay it"
     if ranks.count > 1:
         return "ranks meet in each"
-    if config.method.name in ("es_maml", "ggs_maml") or draws_noise(parts.learner.net):
-        return "it draws random numbers, which a replay would draw again"
+    if draws_noise(parts.learner.net):
+        return "its net draws random numbers, which the sweep has to draw again"
     return None
 
 
@@ -154,7 +154,7 @@ class AsOneUnit:
         return f"{self._parts.gradient.path}; {self._unit.path}"
 
     def __call__(self, k: int, stop: Stop) -> Found:
-        del k  # the state counts itself
+        seed_noise(self._config.seed, k, 0)  # of random directions; a CUDA graph reads the seed when it is replayed
         self._at, (loss, accuracy, length) = self._unit(self._at)
         return Found(loss, accuracy, length, stop.requested)
 
