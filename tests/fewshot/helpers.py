@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from metastep.data import ImageSet
+from metastep.engine import Captured
 from metastep.errors import MetastepError
-from metastep.fewshot import sampling
+from metastep.fewshot import sampling, stepping
 from metastep.fewshot.config import (
     DataConfig,
     InnerConfig,
@@ -82,7 +84,7 @@ def same_state(a: Path, b: Path, tolerance: float = 0.0) -> bool:
 
 def _same(a: Any, b: Any, tolerance: float) -> bool:
     if isinstance(a, dict):
-        return list(a) == list(b) and all(_same(a[key], b[key], tolerance) for key in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key], tolerance) for key in a)
     return torch.allclose(a, b, rtol=0, atol=tolerance) if isinstance(a, Tensor) else bool(a == b)
 
 
@@ -105,6 +107,11 @@ def main(job: dict[str, Any]) -> None:
     config, folder = from_plain(TrainConfig, job["config"]), Path(job["folder"])
     if "dies_at" in job and os.environ["RANK"] == job["dying_rank"]:
         _die_at(job["dies_at"])
+    if "stopped_at" in job and os.environ["RANK"] == job["asked_rank"]:
+        _stop_at(job["stopped_at"])
+    if job.get("as_unit"):
+        stepping.why_step_by_step = lambda parts: None
+        stepping.unit = lambda step, device: Captured(step, again)  # type: ignore[assignment, misc]
     try:
         with joined(False, timedelta(seconds=20)) as ranks:
             if folder.exists():
@@ -116,15 +123,29 @@ def main(job: dict[str, Any]) -> None:
         sys.exit(2)
 
 
+def again(run: Callable[[], None]) -> Callable[[], None]:
+    """A recorder that needs no GPU"""
+    run()  # as a recorder warms up
+    return run
+
+
 def _die_at(iteration: int) -> None:
+    _when_drawing(iteration, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def _stop_at(iteration: int) -> None:
+    _when_drawing(iteration, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+
+def _when_drawing(iteration: int, act: Callable[[], None]) -> None:
     draw = sampling.Sampler.__call__
 
-    def dying(self: sampling.Sampler, k: int, tasks: int, first: int = 0) -> Any:
+    def acting(self: sampling.Sampler, k: int, tasks: int, first: int = 0) -> Any:
         if k == iteration:
-            os.kill(os.getpid(), signal.SIGKILL)
+            act()
         return draw(self, k, tasks, first)
 
-    sampling.Sampler.__call__ = dying  # type: ignore[method-assign]
+    sampling.Sampler.__call__ = acting  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,13 @@ from metastep.engine import Captured, Unit
 from metastep.errors import NonFiniteError
 from metastep.fewshot import stepping
 from metastep.fewshot.config import MethodConfig, TrainConfig
-from metastep.fewshot.distributed import ALONE, Ranks
+from metastep.fewshot.distributed import ALONE
 from metastep.fewshot.parts import Parts, prepare
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, read_metrics
-from tests.fewshot.helpers import TINY, same_state, stripes, tiny
-
-
-def again(run: Callable[[], None]) -> Callable[[], None]:
-    run()  # as a recorder warms up
-    return run
+from tests.fewshot.helpers import TINY, again, same_state, stripes, tiny
 
 
 @pytest.fixture
@@ -127,7 +121,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_named(
 
 def unit_and_steps() -> tuple[AsOneUnit, Any]:
     parts = prepare(TINY, stripes(), None, ALONE)
-    return AsOneUnit(TINY, parts, 0), parts
+    return AsOneUnit(TINY, parts, ALONE, 0), parts
 
 
 class Nobody:
@@ -158,7 +152,7 @@ class Waiting(TorchDispatchMode):
 @pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp", "es_maml", "ggs_maml"])
 def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: str, schedule: str) -> None:
     config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
-    step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), 0)
+    step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), ALONE, 0)
     with Waiting():
         step(0, Nobody())  # type: ignore[arg-type]
     step.settle(1)
@@ -172,9 +166,8 @@ def test_who_goes_step_by_step() -> None:
         return parts._replace(learner=type("L", (), {"device": torch.device("cuda"), "net": net})())
 
     gpu = on_gpu(parts.learner.net)
-    assert why_step_by_step(gpu, ALONE) is None
-    assert "ranks" in str(why_step_by_step(gpu, Ranks(0, 2)))
-    assert "random numbers" in str(why_step_by_step(on_gpu(nn.Dropout()), ALONE))
+    assert why_step_by_step(gpu) is None
+    assert "random numbers" in str(why_step_by_step(on_gpu(nn.Dropout())))
 
 
 def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

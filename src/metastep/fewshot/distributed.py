@@ -46,12 +46,12 @@ class Ranks:
         ends = [tasks * rank // self.count for rank in (self.rank, self.rank + 1)]
         return ends[0], ends[1] - ends[0]
 
-    def total(self, tree: Tree) -> Tree:
-        """The sum of a tree of tensors over ranks, in one message"""
+    def total(self, tree: Tree, share: float = 1.0) -> Tree:
+        """The sum of a tree of tensors over ranks, of which each counts for its share, in one message"""
         if self.count == 1:
             return tree
         leaves, spec = tree_flatten(tree)
-        flat = torch.cat([leaf.flatten() for leaf in leaves])
+        flat = share * torch.cat([leaf.flatten() for leaf in leaves])
         with _explained():
             dist.all_reduce(flat)
         parts: list[Tensor] = list(torch.split(flat, [leaf.numel() for leaf in leaves]))

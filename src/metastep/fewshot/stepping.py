@@ -26,7 +26,7 @@ from metastep.paths import MetaGradient, for_kernels
 from metastep.runs import Stop
 from metastep.streams import beside, join
 from metastep.tasks import require_finite, write_grads
-from metastep.trees import Tree, joined, map_tree, norm, parted, scale, tree_leaves
+from metastep.trees import Tree, joined, map_tree, norm, parted, tree_leaves
 from metastep.windows import Task
 
 
@@ -60,15 +60,13 @@ class Stepper(Protocol):
 
 def stepper(config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> Stepper:
     """`done`: the iterations that learner and optimizer have made"""
-    reason = why_step_by_step(parts, ranks)
-    return AsOneUnit(config, parts, done) if reason is None else StepByStep(config, parts, ranks, reason)
+    reason = why_step_by_step(parts)
+    return AsOneUnit(config, parts, ranks, done) if reason is None else StepByStep(config, parts, ranks, reason)
 
 
-def why_step_by_step(parts: Parts, ranks: Ranks) -> str | None:
+def why_step_by_step(parts: Parts) -> str | None:
     if parts.learner.device.type != "cuda":
         return "there is no GPU to replay it"
-    if ranks.count > 1:
-        return "ranks meet in each"
     if draws_noise(parts.learner.net):
         return "its net draws random numbers, which the sweep has to draw again"
     return None
@@ -89,8 +87,9 @@ class StepByStep:
         seed_noise(config.seed, k, first)
         batch = draw(k, tasks, first)
         local = gradient(learner.meta, batch)
-        part = part_of_step(local, tasks / config.outer.tasks, stop.requested)
-        grad, loss, accuracy, stops = self._ranks.total(part)
+        asked = local.loss.new_tensor(float(stop.requested))
+        measured = local.grad, local.loss, local.metrics["accuracy"].mean(), asked
+        grad, loss, accuracy, stops = self._ranks.total(measured, tasks / config.outer.tasks)
         found = Found(loss, accuracy, norm(grad), bool(stops > 0))
         if not torch.isfinite(found.gradient_norm + found.loss):
             raise NonFiniteError(f"iteration {k + 1}: {why(gradient, learner.meta, batch, local)}")
@@ -101,12 +100,6 @@ class StepByStep:
         del done  # every iteration looks
 
     settle = look
-
-
-def part_of_step(local: Estimate, weight: float, stop: bool) -> tuple[Tree, Tensor, Tensor, Tensor]:
-    """What this rank adds to the sum over ranks; `weight` is its share of the tasks"""
-    grad, loss, accuracy = scale(weight, (local.grad, local.loss, local.metrics["accuracy"].mean()))
-    return grad, loss, accuracy, loss.new_tensor(float(stop))
 
 
 def update(optimizer: Optimizer, outer: OuterConfig, k: int, meta: Tree, grad: Tree) -> None:
@@ -137,33 +130,39 @@ class AsOneUnit:
 
     queued = 10
 
-    def __init__(self, config: TrainConfig, parts: Parts, done: int) -> None:
-        self._config, self._parts = config, parts
+    def __init__(self, config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> None:
+        self._config, self._parts, self._ranks = config, parts, ranks
         self._named = {str(i): leaf for i, leaf in enumerate(tree_leaves(parts.learner.meta))}
         dynamics, start = from_optimizer(parts.optimizer, self._named)
         count = torch.tensor(float(done), dtype=torch.float64, device=parts.learner.device)
         state = State(joined(start.params), tuple(joined(moment) for moment in start.memory), count)
-        self._at = Prepared(state, parts.draw(done, config.outer.tasks), count.clone())
+        self._first, self._tasks = ranks.share(config.outer.tasks)
+        self._at = Prepared(state, self._draw(done), count.clone())
+        self._asked = {stop: state.params.new_tensor(float(stop)) for stop in (False, True)}
         falling = config.outer.schedule == "linear"
         rate = (lambda meta, step: rate_of(config.outer, step)) if falling else config.outer.lr
         outer = for_kernels(replace(dynamics, lr=rate), state.params)
-        self._unit = unit(iteration(config, parts, outer), count.device)
+        self._unit = unit(self._iteration(outer), count.device)
 
     @property
     def path(self) -> str:
         return f"{self._parts.gradient.path}; {self._unit.path}"
 
     def __call__(self, k: int, stop: Stop) -> Found:
-        seed_noise(self._config.seed, k, 0)  # of random directions; a CUDA graph reads the seed when it is replayed
-        self._at, (loss, accuracy, length) = self._unit(self._at)
-        return Found(loss, accuracy, length, stop.requested)
+        # A CUDA graph reads the seed when it is replayed.
+        seed_noise(self._config.seed, k, self._first)
+        if self._ranks.count == 1:
+            self._at, (loss, accuracy, length) = self._unit(self._at)
+            return Found(loss, accuracy, length, stop.requested)
+        self._at, (loss, accuracy, length, stops) = self._unit(self._at, self._asked[stop.requested])
+        # All ranks look at the same time, so that they end at the same.
+        return Found(loss, accuracy, length, (k + 1) % self.queued == 0 and bool(stops > 0))
 
     def look(self, done: int) -> None:
         made = int(self._at.state.step)
         if made < done:
             self._write()
-            learner, _, gradient, draw, _ = self._parts
-            batch = draw(made, self._config.outer.tasks)
+            learner, gradient, batch = self._parts.learner, self._parts.gradient, self._draw(made)
             reason = why(gradient, learner.meta, batch, gradient(learner.meta, batch))
             raise NonFiniteError(f"iteration {made + 1}: {reason}")
 
@@ -171,35 +170,41 @@ class AsOneUnit:
         self.look(done)
         self._write()
 
+    def _draw(self, k: int | Tensor) -> Task:
+        return self._parts.draw(k, self._tasks, self._first)
+
+    def _iteration(self, dynamics: Dynamics) -> Callable[..., tuple[Prepared, tuple[Tensor, ...]]]:
+        """What it left, and (loss, accuracy, length of the meta-gradient); nothing in it waits for the device
+
+        With ranks, also whether one of them was asked to stop, as this one is told.
+        """
+        config, (learner, _, gradient, *_), device = self._config, self._parts, self._parts.learner.device
+        share = self._tasks / config.outer.tasks
+
+        def step(at: Prepared, *asked: Tensor) -> tuple[Prepared, tuple[Tensor, ...]]:
+            state, batch, number = at
+            with beside(device, "episodes"):
+                following, next_number = self._draw(number.long() + 1), number + 1
+            with beside(device, "made"):
+                unbroken = number == state.step
+            found = gradient(parted(state.params, learner.meta), batch)
+            measured = joined(found.grad), found.loss, found.metrics["accuracy"].mean(), *asked
+            grad, loss, accuracy, *stops = self._ranks.total(measured, share)
+            with beside(device, "made"):
+                length = torch.linalg.vector_norm(grad)
+                made = (length + loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
+            after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
+            join(device, "made")
+            kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
+            join(device, "episodes")
+            return Prepared(kept, following, next_number), (loss, accuracy, length, *stops)
+
+        return torch.no_grad()(step)
+
     def _write(self) -> None:
         params, memory, step = self._at.state
         parts = State(parted(params, self._named), tuple(parted(moment, self._named) for moment in memory), step)
         into_optimizer(parts, self._parts.optimizer, self._named)
-
-
-def iteration(config: TrainConfig, parts: Parts, dynamics: Dynamics) -> Callable[[Prepared], tuple[Prepared, Any]]:
-    """What it left, and (loss, accuracy, length of the meta-gradient); nothing in it waits for the device"""
-    device = parts.learner.device
-
-    def step(at: Prepared) -> tuple[Prepared, tuple[Tensor, Tensor, Tensor]]:
-        state, batch, number = at
-        with beside(device, "episodes"):
-            following, next_number = parts.draw(number.long() + 1, config.outer.tasks), number + 1
-        with beside(device, "made"):
-            unbroken = number == state.step
-        found = parts.gradient(parted(state.params, parts.learner.meta), batch)
-        grad = joined(found.grad)
-        with beside(device, "made"):
-            length = torch.linalg.vector_norm(grad)
-            made = (length + found.loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
-        after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
-        accuracy = found.metrics["accuracy"].mean()
-        join(device, "made")
-        kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
-        join(device, "episodes")
-        return Prepared(kept, following, next_number), (found.loss, accuracy, length)
-
-    return torch.no_grad()(step)
 
 
 def why(gradient: MetaGradient, meta: Tree, batch: Task, local: Estimate) -> str:
