@@ -14,9 +14,20 @@ FOLDER = ROOT / "results" / "bench"
 
 
 def write(what: str, command: str, rows: list[dict[str, Any]]) -> Path:
-    path = FOLDER / f"{'gpu' if torch.cuda.is_available() else 'cpu'}-{what}.json"
+    path = FOLDER / f"{_device()}-{what}.json"
     files.write(path, provenance(command), rows)
     return path
+
+
+def kept(what: str, command: str) -> list[dict[str, Any]]:
+    """What an earlier call wrote, if it was the same in all that is told of it"""
+    content = read_if_there(f"bench/{_device()}-{what}")
+    same = all(content.get(name) == value for name, value in provenance(command).items())
+    return list(content["rows"]) if same else []
+
+
+def _device() -> str:
+    return "gpu" if torch.cuda.is_available() else "cpu"
 
 
 def provenance(command: str) -> dict[str, Any]:

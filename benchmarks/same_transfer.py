@@ -1,7 +1,8 @@
 """A transfer iteration as it is compiled, beside the plain one: how far each is from float64.
 
 ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor has
-compiled it, in float32 and in tf32; on a CPU it is traced, and the batch is small.
+compiled it, in float32 and in tf32; on a CPU it is traced, and the batch is small. Compiling takes minutes: called
+again, it goes on where it was stopped.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from metastep.runs.device import prepare_device, uses_gpu
 from metastep.transfer.building import prepare
 from metastep.trees import Tree, map_tree, norm, subtract
 
+COMMAND = "python -m benchmarks.same_transfer"
 SETTING, STEPS = "transfer-stl10", 2
 WINDOWS = {"baseline": 1, "multi_step": 2}
 Precision = Literal["float32", "tf32", "float64"]
@@ -52,12 +54,11 @@ def errors(found: dict[str, Tree], exact: dict[str, Tree]) -> dict[str, float]:
     return {name: float(norm(subtract(found[name], exact[name])) / norm(exact[name])) for name in exact}
 
 
-def compared(method: str) -> Iterator[dict[str, Any]]:
-    case = Case(SETTING, "metastep", method, STEPS, WINDOWS[method], tasks=1, chunk=None, precision="fp32")
+def compared(case: Case, runs: list[tuple[Precision, str]]) -> Iterator[dict[str, Any]]:
     exact, _ = first_iteration(case, "float64", compile=False)
-    for precision, run in RUNS["gpu" if uses_gpu("auto") else "cpu"]:
+    for precision, run in runs:
         found, path = first_iteration(case, precision, run == "compiled")
-        print(f"{method}, {precision}, {run}: {path}", flush=True)
+        print(f"{case.method_label}, {precision}, {run}: {path}", flush=True)
         yield {
             "setting": SETTING, "implementation": "metastep", "method": case.method_label, "steps": STEPS,
             "window": case.window, "tasks": 1, "chunk": None, "precision": precision, "run": run,
@@ -67,12 +68,15 @@ def compared(method: str) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    rows: list[dict[str, Any]] = []
-    for method in WINDOWS:
-        for row in compared(method):
+    rows = results.kept("same-transfer", COMMAND)
+    done = [(row["method"], row["precision"], row["run"]) for row in rows]
+    for method, window in WINDOWS.items():
+        case = Case(SETTING, "metastep", method, STEPS, window, tasks=1, chunk=None, precision="fp32")
+        runs = RUNS["gpu" if uses_gpu("auto") else "cpu"]
+        left = [run for run in runs if (case.method_label, *run) not in done]
+        for row in compared(case, left) if left else ():
             rows.append(row)
-            path = results.write("same-transfer", "python -m benchmarks.same_transfer", rows)  # compiling takes minutes
-    print(path)
+            print(results.write("same-transfer", COMMAND, rows), flush=True)
 
 
 if __name__ == "__main__":
