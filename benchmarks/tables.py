@@ -127,6 +127,8 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
     "bench/h200-others": bench_tables.bench,
+    "bench/h200-mini": bench_tables.bench,
+    "bench/h200-mini-profile": study_tables.profile,
     "bench/h200-transfer": bench_tables.bench,
     "bench/cpu-transfer": bench_tables.bench,
     "bench/h200-transfer-profile": study_tables.profile,

@@ -4,12 +4,13 @@ import pytest
 
 from benchmarks import results
 from metastep.bench.cases import SETTINGS
-from tests.bench.helpers import SETTING, TINY
+from tests.bench.helpers import TINY_SETTINGS
 
 
 @pytest.fixture(autouse=True)
-def _tiny_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS, TINY, SETTING)
+def _tiny_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, setting in TINY_SETTINGS.items():
+        monkeypatch.setitem(SETTINGS, name, setting)
 
 
 @pytest.fixture

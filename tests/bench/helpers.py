@@ -1,4 +1,4 @@
-"""A setting that takes milliseconds."""
+"""Settings that take milliseconds."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,8 +9,12 @@ from metastep.bench.cases import Case, FewShot
 from metastep.data.episodes import Episodes
 
 CPU = torch.device("cpu")
-TINY = "tiny"
+TINY, POOLED = "tiny", "tiny-pooled"
 SETTING = FewShot(Episodes(ways=3, shots=2, queries=3), tasks=2, filters=4, size=12, classes=6, per_class=6)
+TINY_SETTINGS = {  # 20 → 10 → 5 → 2 → 1: pooling leaves an edge
+    TINY: SETTING,
+    POOLED: replace(SETTING, size=20, channels=3, net="finn_mini", pictures=("mini_imagenet", "train")),
+}
 
 
 def tiny_case(**changes: Any) -> Case:

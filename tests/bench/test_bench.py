@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from metastep.bench import cases, command, running, session
+from metastep.bench import cases, command, running, session, workload
 from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid
+from metastep.bench.implementations import ours
 from metastep.bench.measure import Cost, measure, timed
 from metastep.bench.plan import planned
 from metastep.bench.plot import plot
 from metastep.bench.results import case_of, row_of
 from metastep.bench.running import Conditions, FailedError, in_fresh_process, measured
 from metastep.cli import app
+from metastep.data import ImageSet
 from metastep.errors import MetastepError
+from metastep.fewshot.presets import PRESETS
 from tests.bench.helpers import CPU, TINY, tiny_case
 
 ROW = [
@@ -61,6 +65,31 @@ def test_the_paper_is_all_there() -> None:
         ("omniglot-5w1s", 32), ("omniglot-5w5s", 32), ("omniglot-20w1s", 16), ("omniglot-20w5s", 16),
     }  # fmt: skip
     assert {case.setting for case in ours} == set(PAPER_SETTINGS) < set(SETTINGS)
+
+
+def test_mini_imagenet_is_as_the_paper_has_it() -> None:
+    """All but its pictures, of which noise needs fewer"""
+    for shots in (1, 5):
+        case = Case(f"miniimagenet-5w{shots}s", "metastep", "multi_step", 8, 4, 4, None, "fp32")
+        found, preset = ours.config_of(case, CPU), PRESETS[f"miniimagenet-5w{shots}s-multistep4"]
+        assert (found.train_episodes, found.method, found.outer) == (
+            preset.train_episodes, preset.method, preset.outer,
+        )  # fmt: skip
+        assert found.net == replace(preset.net, filters=32, head_init=None)
+        assert replace(found.inner, lr=preset.inner.lr) == preset.inner
+
+
+def test_real_pictures_are_those_of_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, Path, str]] = []
+
+    def load(*asked: Any) -> ImageSet:
+        loaded.append(asked)
+        return ImageSet(torch.zeros(1, 1, 1, 1, 1, dtype=torch.uint8), ("one",), ("one",))
+
+    monkeypatch.setattr(workload, "load", load)
+    for setting in ("omniglot-20w1s", "miniimagenet-5w5s", "omniglot-5w5s"):
+        workload.pictures(tiny_case(setting=setting, data=str(tmp_path)), CPU)
+    assert loaded == [("omniglot", tmp_path, "trainval"), ("mini_imagenet", tmp_path, "train")]  # once for a process
 
 
 def test_alternatives_run_what_they_have() -> None:
@@ -182,7 +211,8 @@ def test_interrupted_what_is_done_is_kept(
         (("--precision", "fp8"), "--precision fp8"),
         (("--precision", "bf16", "--device", "cpu"), "only our kernels for GPUs multiply in it"),
         (("--device", "tpu"), "--device tpu"),
-        (("--data", "tests"), "no Omniglot is there"),
+        (("--data", "tests"), "no omniglot is there"),
+        (("--data", "tests", "--settings", "miniimagenet-5w1s"), "no mini_imagenet is there"),
     ],
 )
 def test_what_cannot_work_is_refused(flags: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -8,23 +8,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import metastep as ms
 from metastep.bench.cases import METHODS, SETTINGS, STANDARD, Case
-from metastep.bench.floor import H200, floor, layers, parameters, passes
+from metastep.bench.floor import H200, NUMBER, floor, layers, parameters, passes
 from metastep.bench.implementations.ours import estimator_of
-from metastep.bench.workload import workload
-from metastep.nets import Conv4
+from metastep.bench.workload import net_of, workload
 from metastep.trees import map_tree
 from tests.bench.helpers import CPU, tiny_case
 
 PICTURES = 10
+MINI = "miniimagenet-5w1s"
+both_nets = pytest.mark.parametrize("name", [STANDARD, MINI])
 
 
-@pytest.fixture
-def net() -> Conv4:
-    return Conv4(5)
-
-
-def loss_of(net: Conv4, params: dict[str, torch.Tensor]) -> torch.Tensor:
-    x, y = torch.rand(PICTURES, 1, 28, 28), torch.arange(5).repeat(2)
+def loss_of(name: str, net: torch.nn.Module, params: dict[str, torch.Tensor]) -> torch.Tensor:
+    setting = SETTINGS[name]
+    x, y = torch.rand(PICTURES, setting.channels, setting.size, setting.size), torch.arange(5).repeat(2)
     return F.cross_entropy(functional_call(net, params, x), y)
 
 
@@ -32,26 +29,58 @@ def counted(counter: FlopCounterMode) -> int:
     return int(counter.get_total_flops())
 
 
-def test_parameters_are_those_of_the_net(net: Conv4) -> None:
-    assert parameters(SETTINGS[STANDARD]) == sum(p.numel() for p in net.parameters()) == 113_221
+@pytest.mark.parametrize(("name", "number"), [(STANDARD, 113_221), (MINI, 32_773)])
+def test_parameters_are_those_of_the_net(name: str, number: int) -> None:
+    assert parameters(SETTINGS[name]) == sum(p.numel() for p in net_of(SETTINGS[name]).parameters()) == number
 
 
-def test_a_forward_and_a_gradient_are_what_pytorch_counts(net: Conv4) -> None:
+@both_nets
+def test_a_forward_and_a_gradient_are_what_pytorch_counts(name: str) -> None:
+    net = net_of(SETTINGS[name])
     with FlopCounterMode(display=False) as forward:
-        loss = loss_of(net, dict(net.named_parameters()))
+        loss = loss_of(name, net, dict(net.named_parameters()))
     with FlopCounterMode(display=False) as backward:
         loss.backward()
-    least = list(layers(SETTINGS[STANDARD]))
+    least = list(layers(SETTINGS[name]))
     assert sum(layer.forward(PICTURES).operations for layer in least) == counted(forward)
     assert sum(layer.gradient(PICTURES).operations for layer in least) == counted(forward) + counted(backward)
 
 
-def test_a_product_needs_no_more_than_pytorch_spends(net: Conv4) -> None:
-    params = {name: p.detach() for name, p in net.named_parameters()}
+@both_nets
+def test_a_product_needs_no_more_than_pytorch_spends(name: str) -> None:
+    net = net_of(SETTINGS[name])
+    params = map_tree(torch.Tensor.detach, dict(net.named_parameters()))
     with FlopCounterMode(display=False) as counter:
-        jvp(grad(lambda p: loss_of(net, p)), (params,), (map_tree(torch.ones_like, params),))
-    least = sum(layer.product(PICTURES).operations for layer in layers(SETTINGS[STANDARD]))
+        jvp(grad(lambda p: loss_of(name, net, p)), (params,), (map_tree(torch.ones_like, params),))
+    least = sum(layer.product(PICTURES).operations for layer in layers(SETTINGS[name]))
     assert 0.6 * counted(counter) < least <= counted(counter)
+
+
+@both_nets
+def test_arrays_are_those_of_the_net(name: str) -> None:
+    setting = SETTINGS[name]
+    net, (*blocks, head) = net_of(setting), layers(setting)
+    x = torch.zeros(2, setting.channels, setting.size, setting.size)
+    for block, layer in zip(net.get_submodule("blocks").children(), blocks, strict=True):
+        convolved, seen = block.get_submodule("0")(x), block(x)
+        assert (layer.inputs, layer.outputs, layer.seen) == tuple(y[0].numel() for y in (x, convolved, seen))
+        x = seen
+    assert (head.inputs, head.outputs, head.seen) == (x[0].numel(), 5, 5)
+
+
+def test_what_is_pooled_is_passed_on_small_and_kept_whole() -> None:
+    """84×84 of 32 filters, and a quarter of it"""
+    layer, pictures, whole, small = next(layers(SETTINGS[MINI])), 3 * 84**2, 32 * 84**2, 32 * 42**2
+    weights = 32 * (27 + 2)
+
+    def numbers(*each: int, weights_read: int) -> int:
+        return NUMBER * (sum(each) + weights_read * weights)
+
+    assert layer.forward(1, way_back=False).bytes == numbers(pictures, small, weights_read=1)
+    assert layer.forward(1).bytes == numbers(pictures, whole, small, weights_read=1)
+    assert layer.backward(1).bytes == numbers(pictures, whole, small, weights_read=2)
+    assert layer.forward_of_product(1).bytes == numbers(pictures, 2 * whole, 2 * small, weights_read=2)
+    assert layer.backward_of_product(1).bytes == numbers(pictures, 2 * whole, 2 * small, weights_read=3)
 
 
 @pytest.mark.parametrize("label", METHODS)
@@ -66,10 +95,12 @@ def test_passes_are_those_of_the_estimator(label: str) -> None:
     assert (counts.gradients, counts.products) == (going.gradients + going.outer_gradient, going.products)
 
 
-def test_the_floor_grows_with_what_it_should() -> None:
-    exact = floor(STANDARD, "maml", 8, 1, tasks=32)
-    first_order, shared = floor(STANDARD, "first_order", 8, 1, 32), floor(STANDARD, "multi_step", 8, 4, 32)
+@both_nets
+def test_the_floor_grows_with_what_it_should(name: str) -> None:
+    tasks = SETTINGS[name].tasks
+    exact = floor(name, "maml", 8, 1, tasks)
+    first_order, shared = floor(name, "first_order", 8, 1, tasks), floor(name, "multi_step", 8, 4, tasks)
     assert shared.operations < first_order.operations < exact.operations  # two gradients and products, eight gradients
-    assert floor(STANDARD, "maml", 8, 1, tasks=64).operations == 2 * exact.operations
+    assert floor(name, "maml", 8, 1, 2 * tasks).operations == 2 * exact.operations
     arithmetic, traffic = exact.milliseconds(H200)
     assert 0.05 < arithmetic < traffic < 2  # small layers: bytes decide

@@ -13,11 +13,12 @@ from metastep.bench.implementations import IMPLEMENTATIONS, ours
 from metastep.bench.measure import measure
 from metastep.bench.workload import Gradients, Workload, workload
 from metastep.dynamics import SGD
-from tests.bench.helpers import CPU, tiny_case
+from tests.bench.helpers import CPU, TINY_SETTINGS, tiny_case
 
 BASIC = ["maml", "multi_step2", "first_order"]
 LIBRARIES = [("higher", "maml"), ("higher", "first_order"), ("torchopt", "maml")]
 LIBRARIES += [("learn2learn", "maml"), ("learn2learn", "first_order")]
+every_setting = pytest.mark.parametrize("setting", TINY_SETTINGS)
 
 
 def case_for(label: str, **changes: Any) -> Case:
@@ -39,15 +40,17 @@ def ours_and(module: str, work: Workload) -> tuple[Gradients, Gradients]:
     return theirs(tasks), ours.mapped(work)(tasks)
 
 
+@every_setting
 @pytest.mark.parametrize("label", BASIC)
 @pytest.mark.parametrize("module", ["hand_loop", "torch_func"])
-def test_by_hand(module: str, label: str) -> None:
-    assert_same(*ours_and(module, workload(case_for(label), CPU)))
+def test_by_hand(module: str, label: str, setting: str) -> None:
+    assert_same(*ours_and(module, workload(case_for(label, setting=setting), CPU)))
 
 
+@every_setting
 @pytest.mark.parametrize("label", [label for label in METHODS if label not in ("ggs_maml", "es_maml")])
-def test_looped_is_mapped(label: str) -> None:
-    work = workload(case_for(label, chunk=1), CPU)
+def test_looped_is_mapped(label: str, setting: str) -> None:
+    work = workload(case_for(label, setting=setting, chunk=1), CPU)
     tasks = work.episodes(0)
     assert_same(ours.looped(work)(tasks), ours.mapped(work)(tasks))
 
@@ -59,26 +62,28 @@ def test_random_methods_run(label: str) -> None:
         assert all(torch.isfinite(g).all() for g in gradient(work.episodes(0)).values())
 
 
+@every_setting
 @pytest.mark.parametrize(("name", "label"), LIBRARIES)
 @pytest.mark.filterwarnings("ignore")  # theirs
-def test_libraries(name: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries(name: str, label: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     implementation = IMPLEMENTATIONS[name]
     if implementation.missing:
         pytest.skip(implementation.missing)
     if name == "learn2learn":  # has no momentum
         monkeypatch.setattr(cases, "INNER", SGD(0.05))
-    work = workload(case_for(label), CPU)
+    work = workload(case_for(label, setting=setting), CPU)
     assert_same(*ours_and(implementation.module, work))
     assert_same(*ours_and(implementation.module, work))  # and leaves the net as it was
 
 
+@every_setting
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("label", BASIC)
-def test_jax(label: str, remat: bool) -> None:
+def test_jax(label: str, remat: bool, setting: str) -> None:
     jax = pytest.importorskip("jax")
     from metastep.bench.implementations import jax_maml
 
-    case = case_for(label)
+    case = case_for(label, setting=setting)
     work = workload(case, CPU)
     tasks = work.episodes(0)
     with jax.enable_x64(True):
@@ -87,14 +92,16 @@ def test_jax(label: str, remat: bool) -> None:
         assert_same(found, jax_maml.from_torch(ours.mapped(work)(tasks)))
 
 
+@every_setting
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
-def test_every_one_takes_steps(name: str) -> None:
+def test_every_one_takes_steps(name: str, setting: str) -> None:
     implementation = IMPLEMENTATIONS[name]
     if implementation.missing:
         pytest.skip(implementation.missing)
-    implementation.load(tiny_case(), CPU)
-    step, machine = implementation.step(tiny_case(precision="fp32"), CPU), implementation.machine(tiny_case(), CPU)
+    case = tiny_case(setting=setting, precision="fp32")
+    implementation.load(case, CPU)
+    step, machine = implementation.step(case, CPU), implementation.machine(case, CPU)
     for _ in range(2):
         step()
     machine.wait()

@@ -9,14 +9,14 @@ import torch
 from typer.testing import CliRunner
 
 from metastep.bench import precision, profile, startup
-from metastep.bench.cases import METHODS, SETTINGS, STANDARD, Case
+from metastep.bench.cases import INNER, METHODS, SETTINGS, STANDARD, Case
 from metastep.bench.floor import floor, floor_parts, total
 from metastep.bench.running import Conditions, FailedError
 from metastep.cli import app
 from metastep.fewshot.learner import Learner
 from metastep.fused import NotAChainError
 from metastep.trees import joined, map_tree
-from tests.bench.helpers import CPU, SETTING, tiny_case
+from tests.bench.helpers import CPU, POOLED, SETTING, TINY, tiny_case
 
 HERE = Conditions("cpu", threads=1, repeats=1)
 
@@ -137,6 +137,12 @@ def test_the_trained_start_is_the_learner_that_comes_with_metastep() -> None:
     again, _ = precision.gradient(one, "fp64", CPU, 0, map_tree(torch.zeros_like, trained))
     assert len(found) == len(joined(trained)) == 113_221
     assert not torch.allclose(found, again)
+
+
+def test_the_rate_is_the_learners_where_the_pictures_are() -> None:
+    on_omniglot, on_others = (tiny_case(setting=name, data="a directory") for name in (TINY, POOLED))
+    rates = [precision.configured(case, "fp32", CPU, seed=0).inner.lr for case in (on_omniglot, on_others, tiny_case())]
+    assert rates == [0.4, INNER.lr, INNER.lr]
 
 
 GPU = torch.device("cuda")

@@ -48,6 +48,16 @@ def test_a_full_run_has_every_table(root: Path) -> None:
     assert "maml, 64 | hand-loop" not in text
 
 
+def test_mini_imagenet_stands_beside_a_floor_of_its_own(root: Path) -> None:
+    name, settings = "bench/h200-mini", ("miniimagenet-5w1s", "miniimagenet-5w5s")
+    write_rows(Grid(settings, ("maml", "first_order"), (8,), precision="tf32"), ["metastep", "torch.func"], name)
+    text = "\n".join(TABLES[name](name))
+    assert "| miniimagenet-5w1s, 4 | maml, 8 | torch.func | 81.00 | 1.00 | 4 |" in text
+    least = max(floor("miniimagenet-5w5s", "first_order", 8, 1, 4).milliseconds(H200))
+    assert f"| miniimagenet-5w5s | first_order | 80.00 | {least:.2f} | {least / 80:.0%} |" in text
+    assert "| miniimagenet-5w5s, 4 tasks | 80.00 (4) | 80.00 (4) |" in text
+
+
 def test_memory_of_exact_maml_and_meta_transfer(root: Path) -> None:
     grid = Grid(("omniglot-20w5s", "transfer-stl10"), ("maml", "first_order", "baseline", "multi_step2"), (8, 64))
     write_rows(grid, ["metastep", "hand-loop"])
@@ -64,7 +74,7 @@ def write_study(name: str, *rows: dict[str, object]) -> None:
     results.file_of(name).write_text(json.dumps(about | {"rows": [case | row for row in rows]}))
 
 
-@pytest.mark.parametrize("what", ["startup", "profile", "precision"])
+@pytest.mark.parametrize("what", ["startup", "profile", "precision", "mini", "mini-profile"])
 def test_no_study_no_table(root: Path, what: str) -> None:
     assert list(TABLES[f"bench/h200-{what}"](f"bench/h200-{what}")) == []
 
@@ -76,20 +86,24 @@ def test_a_cold_start_beside_a_warm_one(root: Path) -> None:
     assert list(study_tables.startup(name))[-1] == "| omniglot-5w1s | maml | 30.0 | 9.0 | 36.0 | 15.0 |"
 
 
-def test_a_profile_stands_beside_the_floor_of_its_parts(root: Path) -> None:
-    name = "bench/h200-profile"
+@pytest.mark.parametrize(
+    ("name", "setting", "tasks"),
+    [("bench/h200-profile", "omniglot-5w1s", 32), ("bench/h200-mini-profile", "miniimagenet-5w1s", 4)],
+)
+def test_a_profile_stands_beside_the_floor_of_its_parts(root: Path, name: str, setting: str, tasks: int) -> None:
     kernels = [
         {"name": "forward_kernel", "calls": 96, "ms": 1.5, "share": 0.5},
-        {"name": "statistics_kernel", "calls": 96, "ms": 0.5, "share": 0.2},
+        {"name": "pool_kernel", "calls": 96, "ms": 0.5, "share": 0.2},
         {"name": "elementwise_kernel", "calls": 9, "ms": 1.0, "share": 0.3},
     ]
-    write_study(name, {"ms": 4.0, "busy_ms": 3.0, "launches": 201, "kernels": kernels})
-    text = "\n".join(study_tables.profile(name))
-    assert "**omniglot-5w1s, maml, 8 steps**: 4.00 ms, busy for 3.00 (75%), 201 calls" in text
-    least = max(floor_parts("omniglot-5w1s", "maml", 8, 1, 32)["forward"].milliseconds(H200))
+    about = {"setting": setting, "tasks": tasks}
+    write_study(name, about | {"ms": 4.0, "busy_ms": 3.0, "launches": 201, "kernels": kernels})
+    text = "\n".join(TABLES[name](name))
+    assert f"**{setting}, maml, 8 steps**: 4.00 ms, busy for 3.00 (75%), 201 calls" in text
+    least = max(floor_parts(setting, "maml", 8, 1, tasks)["forward"].milliseconds(H200))
     assert f"| forward | 2.000 | {least:.3f} | {least / 2:.0%} |" in text
     assert "| all else (episodes, Adam) | 1.000 |" in text
-    assert "| `statistics_kernel` | 96 | 0.500 | 20.0% |" in text
+    assert "| `pool_kernel` | 96 | 0.500 | 20.0% |" in text
 
 
 def test_precisions_stand_side_by_side(root: Path) -> None:

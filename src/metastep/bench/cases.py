@@ -24,14 +24,17 @@ INNER = SGD(0.01, momentum=0.9, weight_decay=1e-4)
 
 @dataclass(frozen=True)
 class FewShot:
-    """Few-shot episodes for the flattened Conv4."""
+    """Few-shot episodes, the net for them, and noise in the place of pictures; all but episodes as for Omniglot."""
 
     episodes: Episodes
     tasks: int
     filters: int = 64
     size: int = 28
-    classes: int = 1_200  # to train on, as in Omniglot
+    classes: int = 1_200  # to train on
     per_class: int = 20
+    channels: int = 1
+    net: str = "conv4"
+    pictures: tuple[str, str] = ("omniglot", "trainval")  # the data set and split that `--data` is to have
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,14 @@ def _omniglot(ways: int, shots: int, tasks: int, filters: int = 64) -> FewShot:
     return FewShot(Episodes(ways, shots, queries=15), tasks, filters)
 
 
+def _mini_imagenet(shots: int) -> FewShot:
+    """Finn's net: stride 1 and max-pooling. A tenth of the pictures, since drawing from more costs no more"""
+    return FewShot(
+        Episodes(5, shots, queries=15), tasks=4, filters=32, size=84, classes=64, per_class=60, channels=3,
+        net="finn_mini", pictures=("mini_imagenet", "train"),
+    )  # fmt: skip
+
+
 STANDARD = "omniglot-5w1s"
 SETTINGS: dict[str, FewShot] = {
     STANDARD: _omniglot(5, 1, 32),
@@ -56,6 +67,9 @@ SETTINGS: dict[str, FewShot] = {
     # for how cost grows with parameters
     "omniglot-5w1s-32f": _omniglot(5, 1, 32, filters=32),
     "omniglot-5w1s-128f": _omniglot(5, 1, 32, filters=128),
+    # another load: larger pictures, fewer filters and tasks
+    "miniimagenet-5w1s": _mini_imagenet(shots=1),
+    "miniimagenet-5w5s": _mini_imagenet(shots=5),
 }
 PAPER_SETTINGS = tuple(SETTINGS)[:4]
 TRANSFERS: dict[str, Transfer] = {
@@ -87,7 +101,7 @@ class Case:
     tasks: int
     chunk: int | None
     precision: Precision
-    data: str | None = field(default=None, compare=False)  # a data directory with Omniglot; noise without
+    data: str | None = field(default=None, compare=False)  # a directory with its pictures; noise without
 
     def __post_init__(self) -> None:
         require_positive(steps=self.steps, window=self.window, tasks=self.tasks, chunk=self.chunk or 1)

@@ -1,6 +1,5 @@
 """`metastep bench`: what a meta-iteration costs here, beside the alternatives that are installed."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +15,8 @@ from metastep.bench.options import (
     Tasks,
     Threads,
     about,
-    fields_of_grid,
     file_for,
+    grid_of,
     methods_option,
     out_option,
     place_of,
@@ -76,7 +75,7 @@ def bench(
             refuse_flags(given, context.invoked_subcommand)
             return
         place = place_of(device)
-        grid = replace(QUICK if quick else Grid(), **fields_of_grid(given, place))
+        grid = grid_of(QUICK if quick else Grid(), given, place)
         names = with_precision(chosen_names(implementations, quick), grid.precision, bool(implementations))
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))
         cases = planned(grid, names, None if conditions.on_gpu else VMAP_CHUNK)

@@ -3,12 +3,20 @@
 Operations are those of convolutions and of the head; all else is small. Bytes are those of a device that keeps nothing
 between layers but computes each layer in one go: a pass reads what it needs from memory once, and writes what
 it makes once, with BatchNorm and ReLU on the way. Tasks do not share weights, since each adapts its own.
+
+Max-pooling is on the way too. BatchNorm goes up or down with z, channel by channel, so that the largest of a window can
+be found before the batch's statistics are known: the next layer reads z of those places only, and their cotangents are
+what comes back. But BatchNorm's own backward pass takes something from every position, so that z is also written at
+full size wherever there is a way back, and read there.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from metastep.bench.cases import SETTINGS, FewShot
+from metastep.bench.workload import shapes_of
+from metastep.fused.chain import Block, Slot
 from metastep.windows import window_lengths
 
 NUMBER = 4  # bytes of one in float32 and tf32
@@ -52,30 +60,32 @@ class Layer:
 
     inputs: int
     outputs: int
+    seen: int  # of the outputs, by the next layer: fewer where they are pooled
     weights: int
     products: int  # multiply-and-add, in one pass over one picture
     first: bool = False
 
-    def forward(self, pictures: int) -> Work:
+    def forward(self, pictures: int, way_back: bool = True) -> Work:
         """y = w ∗ x"""
-        return self._work(pictures, 1, self.inputs + self.outputs, 1)
+        return self._work(pictures, 1, self.inputs + (self._written if way_back else self.seen), 1)
 
     def backward(self, pictures: int) -> Work:
         """dw = dy ∗ x and, unless x are the pictures, dx = w ∗ dy, which read x, y, w and dy"""
         passed_on = 0 if self.first else self.inputs
-        return self._work(pictures, 1 if self.first else 2, self.inputs + 2 * self.outputs + passed_on, 2)
+        return self._work(pictures, 1 if self.first else 2, self.inputs + self.outputs + self.seen + passed_on, 2)
 
     def gradient(self, pictures: int) -> Work:
         return self.forward(pictures) + self.backward(pictures)
 
     def forward_of_product(self, pictures: int) -> Work:
         """y and ẏ = ẇ ∗ x + w ∗ ẋ; the first layer has no ẋ"""
-        return self._work(pictures, 2 if self.first else 3, self._moved + 2 * self.outputs, 2)
+        return self._work(pictures, 2 if self.first else 3, self._moved + 2 * self._written, 2)
 
     def backward_of_product(self, pictures: int) -> Work:
         """dx, its tangent (two terms), and that of dw (two terms); in the first layer only dẏ ∗ x"""
         passed_on = 0 if self.first else 2 * self.inputs  # dx and its tangent
-        return self._work(pictures, 1 if self.first else 5, self._moved + 4 * self.outputs + passed_on, 3)
+        of_each = self._moved + 2 * (self.outputs + self.seen) + passed_on
+        return self._work(pictures, 1 if self.first else 5, of_each, 3)
 
     def product(self, pictures: int) -> Work:
         """Forward over reverse"""
@@ -86,22 +96,38 @@ class Layer:
         """x, and ẋ"""
         return self.inputs if self.first else 2 * self.inputs
 
+    @property
+    def _written(self) -> int:
+        """y, and beside it what the next layer sees, where that is less"""
+        return self.outputs + (self.seen if self.seen < self.outputs else 0)
+
     def _work(self, pictures: int, passes: int, numbers: int, weights: int) -> Work:
         """`numbers` are read or written for each picture, all weights `weights` times"""
         return Work(2 * passes * pictures * self.products, NUMBER * (pictures * numbers + weights * self.weights))
 
 
 def layers(setting: FewShot) -> Iterator[Layer]:
-    """Of the flattened Conv4: four 3×3 convolutions of stride 2, each with a bias, a scale and a shift, and the head"""
-    channels, side, filters = 1, setting.size, setting.filters
-    for i in range(4):
-        after = (side + 1) // 2
-        outputs = filters * after**2
-        weights = filters * (9 * channels + 3)
-        yield Layer(channels * side**2, outputs, weights, 9 * channels * outputs, first=i == 0)
-        channels, side = filters, after
-    features, ways = filters * side**2, setting.episodes.ways
-    yield Layer(features, ways, (features + 1) * ways, features * ways)
+    """Of the setting's net: its blocks, and the head"""
+    blocks, head, _ = shapes_of(setting)
+    for block in blocks:
+        yield _convolution(block, first=block is blocks[0])
+    yield Layer(head.features, head.ways, head.ways, _numbers(head.weight, head.bias), _numbers(head.weight))
+
+
+def _convolution(block: Block, first: bool) -> Layer:
+    positions = block.out_size**2
+    return Layer(
+        block.inputs * block.size**2,
+        block.outputs * positions,
+        block.outputs * block.seen_size**2,
+        _numbers(block.weight, block.bias, block.scale, block.shift),
+        _numbers(block.weight) * positions,
+        first,
+    )
+
+
+def _numbers(*slots: Slot | None) -> int:
+    return sum(prod(slot.shape) for slot in slots if slot)
 
 
 def parameters(setting: FewShot) -> int:
@@ -158,8 +184,8 @@ def floor_parts(name: str, method: str, steps: int, window: int, tasks: int) -> 
 def ahead(layer: Layer, setting: FewShot, going: Passes) -> Work:
     """All passes forward of a task"""
     support, query = pictures(setting)
-    work = layer.forward(support) * (going.gradients + going.forwards) + layer.forward(query)
-    return work + layer.forward_of_product(support) * going.products
+    alone = layer.forward(support, way_back=False) * going.forwards + layer.forward(query, going.outer_gradient)
+    return layer.forward(support) * going.gradients + layer.forward_of_product(support) * going.products + alone
 
 
 def back(layer: Layer, setting: FewShot, going: Passes) -> Work:
@@ -181,5 +207,5 @@ def total(works: Iterable[Work]) -> Work:
 
 def drawn(setting: FewShot) -> Work:
     """Bytes become floats"""
-    pixels = setting.episodes.ways * setting.episodes.images * setting.size**2
+    pixels = setting.episodes.ways * setting.episodes.images * setting.channels * setting.size**2
     return Work(0, pixels * (1 + NUMBER))

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -9,7 +10,7 @@ from typing import Annotated, Any, get_args
 import torch
 import typer
 
-from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, Precision, chosen
+from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from metastep.bench.results import provenance
 from metastep.data.catalog import find
 from metastep.errors import MetastepError
@@ -22,7 +23,7 @@ Tasks = Annotated[str | None, typer.Option(help="In an iteration.", show_default
 Chosen = Annotated[str | None, typer.Option(help="fp32, tf32, or bf16 of our kernels.", show_default="tf32 on a GPU")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")]
 Threads = Annotated[int, typer.Option(min=1, help="On a CPU.")]
-Data = Annotated[Path | None, typer.Option(help="A data directory with Omniglot.", show_default="noise")]
+Data = Annotated[Path | None, typer.Option(help="A data directory with the setting's pictures.", show_default="noise")]
 
 
 def settings_option(default: str) -> Any:
@@ -50,8 +51,22 @@ def place_of(device: str) -> torch.device:
     return torch.device(device or ("cuda" if there else "cpu"))
 
 
-def fields_of_grid(given: dict[str, Any], place: torch.device) -> dict[str, Any]:
-    """What was typed, as fields of a grid"""
+def grid_of(usual: Grid, given: dict[str, Any], place: torch.device) -> Grid:
+    """What was typed, and the usual where nothing was"""
+    grid = replace(usual, **_fields(given, place))
+    if grid.data:
+        require_pictures(grid.data, (SETTINGS[name] for name in grid.settings if name in SETTINGS))
+    return grid
+
+
+def require_pictures(data: str, settings: Iterable[FewShot]) -> None:
+    there = find(Path(data))
+    for name, _ in (setting.pictures for setting in settings):
+        if name not in there:
+            raise MetastepError(f"--data {data}: no {name} is there. Leave it out to measure with noise.")
+
+
+def _fields(given: dict[str, Any], place: torch.device) -> dict[str, Any]:
     fields: dict[str, Any] = {"precision": "tf32" if place.type == "cuda" else "fp32"}
     fields |= {name: given[name] for name in ("chunk", "precision") if name in given}
     if fields["precision"] not in get_args(Precision):
@@ -66,11 +81,7 @@ def fields_of_grid(given: dict[str, Any], place: torch.device) -> dict[str, Any]
     for name in NUMBERS:
         if name in given:
             fields[name] = numbers(given[name], f"--{name.replace('_', '-')}")
-    if "data" in given:
-        if "omniglot" not in find(given["data"]):
-            raise MetastepError(f"--data {given['data']}: no Omniglot is there. Leave it out to measure with noise.")
-        fields["data"] = str(given["data"])
-    return fields
+    return fields | ({"data": str(given["data"])} if "data" in given else {})
 
 
 def words(text: str) -> tuple[str, ...]:

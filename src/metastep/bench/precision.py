@@ -131,7 +131,9 @@ def dtype_of(precision: str, device: torch.device) -> torch.dtype:
 
 def configured(case: Case, precision: str, device: torch.device, seed: int) -> TrainConfig:
     config = replace(config_of(case, device), seed=seed, precision=PRECISIONS.get(precision, "float32"))
-    rate = shipped().config.inner.lr if case.data else INNER.lr  # real pictures are for what it was trained to do
+    trained = shipped().config  # pictures like its own are for what it was trained to do
+    known = case.data is not None and SETTINGS[case.setting].pictures[0] == trained.data.name
+    rate = trained.inner.lr if known else INNER.lr
     return replace(config, inner=replace(config.inner, lr=rate), net=replace(config.net, head_init="zero"))
 
 

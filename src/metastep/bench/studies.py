@@ -20,8 +20,8 @@ from metastep.bench.options import (
     Tasks,
     Threads,
     about,
-    fields_of_grid,
     file_for,
+    grid_of,
     methods_option,
     out_option,
     place_of,
@@ -101,7 +101,7 @@ def _study(name: str, given: dict[str, Any], usual: Grid, rows_of: RowsOf) -> No
     console, rows = Console(stderr=True), []
     with refusals():
         place = place_of(given.get("device", ""))
-        grid = replace(usual, **fields_of_grid(given, place))
+        grid = grid_of(usual, given, place)
         if "methods" not in given and set(grid.settings) <= set(TRANSFERS):
             grid = replace(grid, methods=None)  # those that a transfer setting has
         path, above = file_for(name, given, place), about(f"bench {name}", given, place)

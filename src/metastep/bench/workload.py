@@ -16,8 +16,9 @@ from torch.optim import Adam
 from metastep.bench.cases import SETTINGS, Case, FewShot
 from metastep.data import load
 from metastep.fewshot.sampling import Sampler
+from metastep.fused import Chain, chain_of
 from metastep.modules import parameters_of
-from metastep.nets import Conv4
+from metastep.nets import load_net
 from metastep.runs.device import Precision, set_products
 from metastep.tasks import write_grads
 from metastep.windows import Task
@@ -47,26 +48,38 @@ def workload(case: Case, device: torch.device) -> Workload:
     setting = SETTINGS[case.setting]
     set_products(PRECISIONS[case.precision])
     torch.manual_seed(0)
-    net = Conv4(setting.episodes.ways, filters=setting.filters, size=setting.size)
-    net = net.to(device, dtype=torch.float64 if case.precision == "fp64" else torch.float32)
+    net = net_of(setting).to(device, dtype=torch.float64 if case.precision == "fp64" else torch.float32)
     meta = parameters_of(net)
     sampler = Sampler(pictures(case, device), None, setting.episodes, 0, next(iter(meta.values())).dtype)
     return Workload(case, net, meta, sampler)
 
 
-def pictures(case: Case, device: torch.device) -> Tensor:
-    """Omniglot's, or noise of that size, which costs the same; once for a process"""
-    return _omniglot(case.data, device) if case.data else _noise(SETTINGS[case.setting], device)
+def net_of(setting: FewShot) -> nn.Module:
+    shape = {"channels": setting.channels, "filters": setting.filters, "size": setting.size}
+    return load_net(setting.net)(ways=setting.episodes.ways, **shape)
 
 
 @cache
-def _omniglot(data: str, device: torch.device) -> Tensor:
-    return load("omniglot", Path(data), "trainval").images.to(device)
+def shapes_of(setting: FewShot) -> Chain:
+    """The net as data, without its numbers"""
+    with torch.device("meta"):
+        return chain_of(net_of(setting), setting.size)
+
+
+def pictures(case: Case, device: torch.device) -> Tensor:
+    """The setting's, or noise of that size, which costs the same; once for a process"""
+    setting = SETTINGS[case.setting]
+    return _real(*setting.pictures, case.data, device) if case.data else _noise(setting, device)
+
+
+@cache
+def _real(name: str, split: str, data: str, device: torch.device) -> Tensor:
+    return load(name, Path(data), split).images.to(device)
 
 
 @cache
 def _noise(setting: FewShot, device: torch.device) -> Tensor:
-    shape = (setting.classes, setting.per_class, 1, setting.size, setting.size)
+    shape = (setting.classes, setting.per_class, setting.channels, setting.size, setting.size)
     noise = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return noise.to(device)
 

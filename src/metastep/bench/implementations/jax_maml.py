@@ -4,7 +4,7 @@ Everything is in JAX's own layout, height × width × input × output. Episodes 
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,11 +13,12 @@ import torch
 
 from metastep.bench.cases import SETTINGS, Case, FewShot, inner_of
 from metastep.bench.machines import Machine, TorchMachine
-from metastep.bench.workload import OUTER_RATE, Step, pictures, workload
+from metastep.bench.workload import OUTER_RATE, Step, pictures, shapes_of, workload
+from metastep.fused.chain import Block, Chain
 from metastep.windows import window_lengths
 
 Params = dict[str, Any]
-Batch = tuple[Any, Any]  # pictures (n, height, width, 1), labels
+Batch = tuple[Any, Any]  # pictures (n, height, width, channels), labels
 BETAS, EPS = (0.9, 0.999), 1e-8  # of the outer Adam, as in torch.optim
 
 
@@ -38,7 +39,8 @@ def step(case: Case, device: torch.device, remat: bool = False) -> Step:
 
 @cache
 def load(case: Case, device: torch.device) -> Any:
-    return jax.device_put(pictures(case, torch.device("cpu")).squeeze(2).numpy(), jax_device(device))
+    images = pictures(case, torch.device("cpu")).movedim(2, -1).contiguous()
+    return jax.device_put(images.numpy(), jax_device(device))
 
 
 def whole_iteration(case: Case, setting: FewShot, remat: bool) -> Callable[[Any, Any], Any]:
@@ -59,7 +61,7 @@ def whole_iteration(case: Case, setting: FewShot, remat: bool) -> Callable[[Any,
 
 def meta_gradient(case: Case, remat: bool = False) -> Callable[[Params, Batch, Batch], Params]:
     """(θ, support, query), the last two with a leading task axis"""
-    sgd = inner_of(case)
+    sgd, loss = inner_of(case), partial(loss_of, shapes_of(SETTINGS[case.setting]))
 
     def window(state: tuple[Params, Params], support: Batch, length: int) -> tuple[Params, Params]:
         params, velocity = state
@@ -88,18 +90,33 @@ def meta_gradient(case: Case, remat: bool = False) -> Callable[[Params, Batch, B
     return lambda meta, support, query: jax.tree.map(lambda g: g.mean(0), mapped(meta, support, query))
 
 
-def loss(params: Params, batch: Batch) -> Any:
+def loss_of(net: Chain, params: Params, batch: Batch) -> Any:
     x, y = batch
-    for i in range(4):
-        x = jax.lax.conv_general_dilated(
-            x, params[f"blocks.{i}.0.weight"], (2, 2), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        x = x + params[f"blocks.{i}.0.bias"]
-        mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
-        x = (x - mean) * jax.lax.rsqrt(variance + 1e-5) * params[f"blocks.{i}.1.weight"] + params[f"blocks.{i}.1.bias"]
-        x = jax.nn.relu(x)
+    for block in net.blocks:
+        x = pooled(block, activation(block, params, x))
     scores = jax.nn.log_softmax(x.reshape(x.shape[0], -1) @ params["head.weight"] + params["head.bias"])
     return -jnp.take_along_axis(scores, y[:, None], 1).mean()
+
+
+def activation(block: Block, params: Params, x: Any) -> Any:
+    """Convolution, BatchNorm, ReLU"""
+    around = block.padding, max(block.padding, block.behind)  # alike on both sides, as cuDNN wants it, where it can be
+    z = jax.lax.conv_general_dilated(
+        x, params[block.weight.name], (block.stride,) * 2, (around,) * 2, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    z = z + params[block.bias.name] if block.bias else z
+    normalised = (z - z.mean((0, 1, 2))) * jax.lax.rsqrt(z.var((0, 1, 2)) + block.eps)
+    scaled = normalised * params[block.scale.name] if block.scale else normalised
+    return jax.nn.relu(scaled + params[block.shift.name])
+
+
+def pooled(block: Block, a: Any) -> Any:
+    """The largest of each window; what is left over at the edge is in none"""
+    if block.pool == 1:
+        return a
+    side, within = block.seen_size, block.seen_size * block.pool
+    windows = a[:, :within, :within].reshape(len(a), side, block.pool, side, block.pool, -1)
+    return windows.max((2, 4))
 
 
 def episodes(setting: FewShot, images: Any, k: Any, tasks: int) -> tuple[Batch, Batch]:
@@ -108,7 +125,7 @@ def episodes(setting: FewShot, images: Any, k: Any, tasks: int) -> tuple[Batch, 
     classes_key, pictures_key = jax.random.split(jax.random.fold_in(jax.random.key(0), k))
     classes = largest(classes_key, (tasks, images.shape[0]), shape.ways)
     chosen = largest(pictures_key, (tasks, shape.ways, images.shape[1]), shape.images)
-    x = images[classes[..., None], chosen].astype(jnp.float32)[..., None] / 255  # (tasks, ways, n, 28, 28, 1)
+    x = images[classes[..., None], chosen].astype(jnp.float32) / 255  # (tasks, ways, n, height, width, channels)
     return labelled(x[:, :, : shape.shots]), labelled(x[:, :, shape.shots :])
 
 

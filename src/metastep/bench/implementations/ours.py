@@ -68,7 +68,7 @@ def config_of(case: Case, device: torch.device) -> TrainConfig:
     shape, window = setting.episodes, case.window if case.window > 1 else None
     return TrainConfig(
         DataConfig(ways=shape.ways, shots=shape.shots, queries=shape.queries),
-        NetConfig(filters=setting.filters, size=setting.size),
+        NetConfig(setting.net, setting.filters, channels=setting.channels, size=setting.size),
         InnerConfig("sgd", inner.lr, case.steps, momentum=inner.momentum, weight_decay=inner.weight_decay),
         MethodConfig(NAMES.get(case.method, case.method), window),  # type: ignore[arg-type]
         OuterConfig(lr=OUTER_RATE, tasks=case.tasks),
