@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from metastep.bench import cases, command, running, session, workload
 from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid
 from metastep.bench.implementations import ours
+from metastep.bench.machines import TorchMachine
 from metastep.bench.measure import Cost, measure, timed
 from metastep.bench.plan import planned
 from metastep.bench.plot import plot
@@ -245,6 +246,15 @@ def test_a_fresh_process_measures_one_case() -> None:
     assert 0.1 < cost.ms < 60_000
     assert 1 < cost.peak_mib < 4_000
     assert cost.ms_spread == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a peak is forgotten on Linux only")
+def test_what_was_taken_before_hides_nothing() -> None:
+    torch.ones(50_000_000)  # 191 MiB, let go of at once
+    machine = TorchMachine(CPU)
+    kept = torch.ones(25_000_000)
+    assert 90 < machine.peak_mib() < 110
+    assert len(kept) == 25_000_000
 
 
 def test_a_failure_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What differs between devices: how to wait for them, and how to tell what memory they took."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +26,7 @@ class TorchMachine:
             torch.cuda.reset_peak_memory_stats()
         else:  # PyTorch imports its compiler for the first optimizer: 125 MiB, less where a library brought parts of it
             torch.optim.SGD([torch.zeros(1)])
+            forget_peak()
         self.before = self._now()
 
     def wait(self) -> None:
@@ -36,6 +38,12 @@ class TorchMachine:
 
     def _now(self) -> float:
         return torch.cuda.memory_allocated() / 2**20 if self.on_gpu else peak_resident_mib()
+
+
+def forget_peak() -> None:
+    """Reading pictures can take more for a while than the work does. On Linux only: elsewhere a peak stays"""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_resident_mib() -> float:
