@@ -112,6 +112,7 @@ def recorded_by_cuda() -> Record:
     pool = torch.cuda.graph_pool_handle()
 
     def record(run: Callable[[], None]) -> Callable[[], None]:
+        torch.cuda.synchronize()  # algorithms are chosen by time: what others have queued is not to run meanwhile
         current = torch.cuda.current_stream()
         stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current  # type: ignore[no-untyped-call]
         stream.wait_stream(current)

@@ -62,8 +62,8 @@ class Known(Evidence):
         return self.given[preset]
 
 
-def known(*outcomes: Outcome) -> Known:
-    evidence = Known(Path("nowhere"), Path("nowhere"))
+def known(*outcomes: Outcome, bench: Path = Path("nowhere")) -> Known:
+    evidence = Known(Path("nowhere"), bench)
     by: dict[str, tuple[Outcome, ...]] = {}
     for each in outcomes:
         by[each.preset] = (*by.get(each.preset, ()), each)

@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 from metastep.cli import app
 from metastep.fewshot import presets as few_shot_presets
 from metastep.fewshot.config import MethodConfig
 from metastep.fewshot.sampling import Sampler
-from metastep.reproduce import fewshot_runs, transfer_runs
+from metastep.reproduce import fewshot_runs
 from metastep.reproduce.evidence import Evidence
 from metastep.runs import Run
 from metastep.transfer import presets as transfer_presets
 from tests.reproduce.helpers import tiny
 
 MAML, FIRST_ORDER, ESTIMATE = (f"omniglot-5w1s-{method}" for method in ("maml", "fomaml", "multistep4"))
+SCRATCH, LEARNED = "stl10-sgd-scratch", "stl10-sgd-multistep"
 CLAIMS = {"T4.17": MAML, "T4.21": FIRST_ORDER, "T4.29": ESTIMATE}
 
 
@@ -139,17 +141,31 @@ def test_an_error_that_nobody_expected_releases_all(monkeypatch: pytest.MonkeyPa
             pass
 
 
-def test_transfer_runs_stay_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = replace(transfer_presets.PRESETS["digits-sgd-scratch"], epochs=1, device="cpu")
-    monkeypatch.setitem(transfer_presets.PRESETS, "stl10-sgd-scratch", scratch)
-    train, seen = transfer_runs.training.train, []
+@pytest.fixture
+def _tiny_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells of table 2 on digits, one of which has its source trained first"""
+    scratch, learned = (transfer_presets.PRESETS[f"digits-sgd-{method}"] for method in ("scratch", "multistep"))
+    scratch = replace(scratch, epochs=12, device="cpu")
+    learned = replace(learned, epochs=2, device="cpu", source=replace(learned.source, epochs=1))
+    for preset, config in ((SCRATCH, scratch), (LEARNED, learned)):
+        monkeypatch.setitem(transfer_presets.PRESETS, preset, config)
 
-    def noting(*arguments: Any) -> Any:
-        seen.append((position(MAML), position(ESTIMATE)))
-        return train(*arguments)
 
-    monkeypatch.setattr(transfer_runs.training, "train", noting)
-    done = call("--only", "T4.17,T2.2,T4.29", "--seeds", "1", "--together", "3")
+@pytest.mark.usefixtures("_tiny_transfer")
+def test_transfer_runs_share_the_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ("--only", "T4.17,T2.2,T2.14", "--seeds", "1")
+    assert call(*wanted, "--runs", "alone", "--out", "claims-alone").exit_code == 0
+    timer_fires_at(2, monkeypatch)
+    stopped = call(*wanted, "--together", "3", "--budget", "1000")
+    assert stopped.exit_code == 130, stopped.output
+    assert stopped.output.count("the same command goes on") == 3
+    done = call(*wanted, "--together", "2")
     assert done.exit_code == 0, done.output
-    assert seen == [(4, 6)]
-    assert "shared" not in claim("T2.2")["note"]
+    for id, most in (("T2.2", 3), ("T2.14", 2)):  # the first call came no further than the source of the second
+        ours, alone = claim(id), claim(id, "claims-alone")
+        assert ours["value"] == alone["value"]
+        assert ours["note"] == f"{alone['note']} Seconds are those of a device that up to {most} runs shared."
+    for preset in (SCRATCH, LEARNED):
+        files = (Path(runs, f"{preset}-seed0", "net.safetensors") for runs in ("alone", "runs/reproduce"))
+        one, other = map(load_file, files)
+        assert all(one[name].equal(other[name]) for name in one)

@@ -16,6 +16,7 @@ from metastep.reproduce.register import REGISTER
 from metastep.reproduce.transfer_comparing import gradients_settle
 from tests.reproduce.helpers import few_shot, known, transfer
 
+STEPS_OF = {"t1": 1, "baseline": 2, "t3": 3}
 M1, M4 = "omniglot-5w1s-maml", "omniglot-5w1s-multistep4"
 
 
@@ -146,14 +147,22 @@ def test_transfer_comparisons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "seconds", "verdict"),
-    [((78, 80, 80.5), (300, 400, 500), "reproduced"), ((78, 80, 83), (300, 400, 500), "not reproduced"),
-     ((78, 80, 80.5), (300, 400, 700), "not reproduced"), ((80, 79, 78), (300, 400, 500), "not reproduced")],
+    ("accuracies", "times", "verdict"),
+    [((78, 80, 80.5), (30, 40, 50), "reproduced"), ((78, 80, 83), (30, 40, 50), "not reproduced"),
+     ((78, 80, 80.5), (30, 40, 70), "not reproduced"), ((80, 79, 78), (30, 40, 50), "not reproduced")],
 )  # fmt: skip
-def test_x11_needs_accuracy_and_time(accuracies: Any, seconds: Any, verdict: str) -> None:
-    names = ("t1", "baseline", "t3")
-    rows = [transfer(f"stl10-adam-{n}", a, 0, s) for n, a, s in zip(names, accuracies, seconds, strict=True)]
-    assert judged("X11", known(*rows), True).verdict == verdict
+def test_x11_needs_accuracy_and_the_time_of_a_benchmark(
+    accuracies: Any, times: Any, verdict: str, tmp_path: Path
+) -> None:
+    names, variant = ("t1", "baseline", "t3"), "source run again"
+    runs = [transfer(f"stl10-adam-{n}", a) for n, a in zip(names, accuracies, strict=True)]
+    assert judged("X11", known(*runs, bench=tmp_path), True).verdict == "not run"
+    rows = [transfer_row("transfer-stl10", n, ms) for n, ms in zip(names, times, strict=True)]
+    rows += [transfer_row("transfer-224", "baseline", 1), transfer_row("transfer-stl10", "baseline", 1, variant)]
+    bench_file(tmp_path, "gpu-transfer.json", [row | {"steps": STEPS_OF[row["method"]]} for row in rows])
+    found = judged("X11", known(*runs, bench=tmp_path), True)
+    assert found.verdict == verdict
+    assert f"30, 40, {times[2]} ms with T = 1, 2, 3 (transfer-stl10 on a card, results/bench/gpu-tr" in found.note
 
 
 def test_x19_judges_the_data_sets_that_were_run() -> None:

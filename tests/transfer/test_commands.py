@@ -14,21 +14,20 @@ from metastep.errors import MetastepError
 from metastep.report import write_report
 from metastep.report.weights import weights_of
 from metastep.runs import Run
+from metastep.runs.together import Turns
 from metastep.transfer import comparison
 from metastep.transfer import epoch as epochs
 from metastep.transfer import train as training
 from metastep.transfer.config import DataConfig, MethodConfig, TransferConfig
 from metastep.transfer.presets import PRESETS
 from metastep.transfer.train import train
-from tests.transfer.train_helpers import PUPIL, TEACHER, TINY, stripes, tiny
+from tests.transfer.train_helpers import PUPIL, TEACHER, TINY, stop_at, stripes, tiny
 
 cli = CliRunner()
 
 
 @pytest.fixture(autouse=True)
-def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(training, "load_labelled", stripes)
-    monkeypatch.setattr("metastep.transfer.evaluate.load_labelled", stripes)
+def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _stripes: None) -> None:
     monkeypatch.setitem(PRESETS, "tiny", TINY)
     monkeypatch.setitem(PRESETS, "alone", tiny(MethodConfig("scratch"), epochs=1))
     monkeypatch.chdir(tmp_path)
@@ -90,8 +89,6 @@ def test_one_line_and_status_2(arguments: list[str], message: str) -> None:
 
 
 def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.transfer.test_train import stop_at
-
     stop_at(monkeypatch, 1)
     done = cli.invoke(app, ["transfer", "run", "--preset", "alone", "--out", "here"])
     assert done.exit_code == 130
@@ -131,10 +128,10 @@ def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
 def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = epochs.finish_epoch
 
-    def pressed(*arguments: Any) -> None:
+    def pressed(*arguments: Any) -> Turns[None]:
         if "scratch" in str(arguments[0].record.run.folder):
             signal.raise_signal(signal.SIGINT)
-        finish(*arguments)
+        return finish(*arguments)
 
     monkeypatch.setattr(training, "finish_epoch", pressed)
     stopped = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"])

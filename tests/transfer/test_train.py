@@ -1,7 +1,5 @@
 """Runs end to end: what they write, how they stop and go on, what they refuse."""
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,45 +12,26 @@ from torch.nn.functional import cross_entropy
 from metastep.data.batches import Batches
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.runs import CheckpointError, Run, read_metrics
-from metastep.transfer import train as training
 from metastep.transfer.building import is_compiled, prepare
 from metastep.transfer.config import DataConfig, InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.transfer.evaluate import evaluate, judge
 from metastep.transfer.presets import ABLATIONS, METHODS, with_method
 from metastep.transfer.source import source_run
 from metastep.transfer.train import resume, train
-from tests.transfer.train_helpers import PUPIL, TEACHER, TINY, Pupil, checkpoint, same, stripes, tiny, with_source
+from tests.transfer.train_helpers import (
+    PUPIL,
+    TEACHER,
+    TINY,
+    Pupil,
+    checkpoint,
+    same,
+    stop_at,
+    stripes,
+    tiny,
+    with_source,
+)
 
-
-@pytest.fixture(autouse=True)
-def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "load_labelled", stripes)
-    monkeypatch.setattr("metastep.transfer.evaluate.load_labelled", stripes)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A source that was trained before"""
-    folder = tmp_path_factory.mktemp("source") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "load_labelled", stripes)
-        train(source_run(TINY), folder)
-    return folder
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseException | None = None) -> None:
-    """As if Ctrl-C were pressed, or something broke, while iteration `iteration` (from 0) draws its batch"""
-    draw = Batches.batch
-
-    def batch(self: Batches, epoch: int, i: int) -> Any:
-        if self.training and epoch * len(self) + i == iteration:
-            monkeypatch.setattr(Batches, "batch", draw)
-            if error:
-                raise error
-            os.kill(os.getpid(), signal.SIGINT)
-        return draw(self, epoch, i)
-
-    monkeypatch.setattr(Batches, "batch", batch)
+pytestmark = pytest.mark.usefixtures("_stripes")
 
 
 def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Stripes with labels, two small nets, and runs short enough for a test."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.runs import Run
 from metastep.transfer.config import (
@@ -104,7 +108,8 @@ def with_source(folder: Path, **changes: Any) -> TransferConfig:
 
 def checkpoint(folder: Path) -> dict[str, Any]:
     saved = Run(folder).load()
-    saved["trained"].pop("seconds")
+    for name in ("seconds", "beside"):
+        saved["trained"].pop(name)
     return saved
 
 
@@ -112,3 +117,18 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseException | None = None, seed: int = 0) -> None:
+    """As if Ctrl-C were pressed, or something broke, while the run with that seed draws this batch, counted from 0"""
+    draw = Batches.batch
+
+    def batch(self: Batches, epoch: int, i: int) -> Any:
+        if self.training and (epoch * len(self) + i, self.seed) == (iteration, seed):
+            monkeypatch.setattr(Batches, "batch", draw)
+            if error:
+                raise error
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(self, epoch, i)
+
+    monkeypatch.setattr(Batches, "batch", batch)

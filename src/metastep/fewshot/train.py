@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
 from metastep.runs.device import environment, prepare_device
 from metastep.runs.record import Record
-from metastep.runs.together import Turns, alone
+from metastep.runs.together import Turns, alone, others_go_on
 from metastep.trees import norm
 
 
@@ -93,6 +94,7 @@ def resume_in_turns(
 def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[Trained]:
     learner, optimizer, draw_validation = parts.learner, parts.optimizer, parts.draw_validation
     every, total = config.validation.every, config.outer.iterations
+    settings = partial(prepare_device, config.device, config.precision, config.threads, ranks.local)
 
     with run.lock() if ranks.is_first else nullcontext(), stop_on_signals() as stop:
         saved = ranks.from_first(lambda: run.load() if run.last.is_file() else None)
@@ -109,7 +111,7 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
                 logging = (k + 1) % config.log_every == 0
                 pausing = ending or logging or (k + 1) % step.queued == 0
                 if pausing:
-                    yield from others_go_on(config, ranks, at)
+                    yield from others_go_on(at, settings)
                 if logging:
                     step.look(k + 1)
                 at.iterations, at.seconds = k + 1, at.seconds + time.perf_counter() - began
@@ -133,12 +135,6 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
                     step.settle(k + 1)
                     record.save(k + 1, training_state(learner, optimizer, at), best=improved)
     return at
-
-
-def others_go_on(config: TrainConfig, ranks: Ranks, at: Trained) -> Turns[None]:
-    """They may leave other settings behind, which are those of the whole process"""
-    at.beside = max(at.beside, (yield))
-    prepare_device(config.device, config.precision, config.threads, ranks.local)
 
 
 @contextmanager

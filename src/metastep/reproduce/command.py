@@ -37,7 +37,7 @@ def reproduce(
     ] = None,
     budget: Annotated[float | None, typer.Option(min=1, help="Seconds; what runs then is kept, and goes on.")] = None,
     together: Annotated[
-        int | None, typer.Option(min=1, help="Few-shot runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
+        int | None, typer.Option(min=1, help="Runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Of new runs.")] = None,
     precision: Annotated[Literal["float32", "tf32", "float64"] | None, typer.Option(help="Of new runs.")] = None,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metastep.bench.cases import PAPER_SETTINGS, TRANSFERS
 from metastep.bench.results import Row
@@ -18,6 +18,7 @@ OURS = "metastep"
 MARGIN = 0.05  # of a ratio
 BIRD = 4_994  # pictures to train on
 T = 2  # virtual steps
+EXACT = ("baseline", "t1", "t3")  # by one gradient for each virtual step
 VARIANTS = ("no mixed part", "source run again")
 STANDARD, STEPS = "omniglot-5w1s", 8
 NEEDED = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "imaml")
@@ -53,7 +54,7 @@ def about(path: Path, content: dict[str, Any], data: str) -> dict[str, Any]:
     return kept | {"data": f"{data}; results/bench/{path.name}"}
 
 
-def _absent(what: str) -> Finding:
+def absent(what: str) -> Finding:
     return Finding("not run", note=f"no file of results/bench has {what} yet.")
 
 
@@ -74,13 +75,35 @@ def transfer_pairs(evidence: Evidence) -> dict[str, tuple[Row, Row, Path, dict[s
 
 
 def as_trained(row: Row) -> bool:
-    """benchmarks/transfer_time.py measures variants too, and says so in their notes"""
-    return not any(variant in row["note"] for variant in VARIANTS) and row.get("steps", T) == T
+    return not is_variant(row) and row.get("steps", T) == T
+
+
+def is_variant(row: Row) -> bool:
+    """benchmarks/transfer_time.py measures some too, and says so in their notes"""
+    return any(variant in row["note"] for variant in VARIANTS)
 
 
 def pictures_of(row: Row) -> int:
     """In a batch: some files count them as tasks, in others the setting says it"""
     return int(row["tasks"]) if row["tasks"] > 1 else TRANSFERS[row["setting"]].config.data.batch
+
+
+class BySteps(NamedTuple):
+    ms: tuple[float, ...]  # of an exact iteration with T = 1, 2, 3
+    where: str
+
+
+def time_by_steps(evidence: Evidence) -> BySteps | None:
+    """Of the first setting that was measured with each T in one file"""
+    for path in transfer_files(evidence.bench):
+        rows, content = read_rows(path)
+        exact = [row for row in rows if row["method"] in EXACT and not is_variant(row)]
+        for setting in dict.fromkeys(row["setting"] for row in exact):
+            at = {row.get("steps", T): row["ms"] for row in exact if row["setting"] == setting}
+            if at.keys() >= {1, 2, 3}:
+                where = f"{setting} on {content['device']}, results/bench/{path.name}"
+                return BySteps(tuple(at[steps] for steps in (1, 2, 3)), where)
+    return None
 
 
 def epoch_of_baseline(evidence: Evidence, presets: Presets) -> Finding:
@@ -95,7 +118,7 @@ def _epoch(evidence: Evidence, ours: bool) -> Finding:
     """Seconds for an epoch of Bird's size; only the ratio can be compared with another card's"""
     pairs = transfer_pairs(evidence)
     if "transfer-224" not in pairs:
-        return _absent("baseline and Multi-step at 224×224")
+        return absent("baseline and Multi-step at 224×224")
     baseline, multi_step, path, content = pairs["transfer-224"]
     row = multi_step if ours else baseline
     seconds = row["ms"] / 1000 * math.ceil(BIRD / pictures_of(row))
@@ -116,7 +139,7 @@ def transfer_saving(evidence: Evidence, presets: Presets) -> Finding:
     """X1, in percent"""
     pairs = transfer_pairs(evidence)
     if "transfer-224" not in pairs:
-        return _absent("baseline and Multi-step at 224×224")
+        return absent("baseline and Multi-step at 224×224")
     baseline, multi_step, path, content = pairs["transfer-224"]
     saving = 1 - multi_step["ms"] / baseline["ms"]
     data = about(path, content, synthetic(baseline))
@@ -131,7 +154,7 @@ def saving_everywhere(evidence: Evidence, presets: Presets) -> Finding:
     """X14: every setting that was measured"""
     pairs = transfer_pairs(evidence)
     if "transfer-224" not in pairs:
-        return _absent("baseline and Multi-step at 224×224")
+        return absent("baseline and Multi-step at 224×224")
     savings = {setting: round(100 * (1 - m["ms"] / b["ms"]), 1) for setting, (b, m, _, _) in pairs.items()}
     *_, path, content = next(iter(pairs.values()))
     where = "; ".join(f"{setting} on {content['device']}" for setting, (*_, content) in pairs.items())
@@ -164,7 +187,7 @@ def few_shot_saving(evidence: Evidence, presets: Presets) -> Finding:
     """X2: Multi-step(4) beside MAML, 8 steps, in percent of the time"""
     found = few_shot_rows(evidence)
     if found is None:
-        return _absent(f"{', '.join(NEEDED)} of {STEPS} steps")
+        return absent(f"{', '.join(NEEDED)} of {STEPS} steps")
     rows, path, content = found
     at = {label(row): row["ms"] for row in rows if (row["setting"], row["steps"]) == (STANDARD, STEPS)}
     savings = {name: 1 - ms / at["maml"] for name, ms in at.items() if name.startswith("multi_step")}
@@ -180,7 +203,7 @@ def memory_order(evidence: Evidence, presets: Presets) -> Finding:
     """X4: three statements, each in every setting that was measured"""
     found = few_shot_rows(evidence)
     if found is None:
-        return _absent(f"{', '.join(NEEDED)} of {STEPS} steps")
+        return absent(f"{', '.join(NEEDED)} of {STEPS} steps")
     rows, path, content = found
     there = {s: {label(row) for row in rows if (row["setting"], row["steps"]) == (s, STEPS)} for s in PAPER_SETTINGS}
     settings = [setting for setting, labels in there.items() if labels >= set(NEEDED)]

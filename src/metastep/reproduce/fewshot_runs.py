@@ -25,7 +25,6 @@ from metastep.runs.device import set_products
 from metastep.runs.together import Turns
 from metastep.windows import window_lengths
 
-SHARES = True  # their steps are too small to fill a large GPU
 EPISODES = 600
 CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
 

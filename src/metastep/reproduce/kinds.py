@@ -15,9 +15,6 @@ Reading = AbstractContextManager[Progress]
 
 
 class Kind(Protocol):
-    SHARES: bool
-    """Whether such runs may go on beside each other"""
-
     def presets(self) -> dict[str, Any]: ...
 
     def configured(self, preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Any: ...

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ class Session:
     """Fields of every configuration: device, precision"""
     say: Callable[[str], None]
     together: int = 1
-    """Runs at a time, of those that may share the device"""
+    """Runs at a time, which share the device"""
 
     @property
     def device(self) -> Device:
@@ -83,11 +82,9 @@ class Session:
         with stop_on_signals() as stop, within(budget):
             for claim in claims:
                 self.settle(claim)
-            for shares, group in groupby(jobs, lambda job: kind_of(job.preset).SHARES):
-                works = (self.complete(job, served[job], stop) for job in group)
-                for end in together(works, self.together if shares else 1):
-                    ends.append(end)
-                    release()
+            for end in together((self.complete(job, served[job], stop) for job in jobs), self.together):
+                ends.append(end)
+                release()
         failed = [end.failure for end in ends if end.failure]
         if len(failed) + sum(end.finished for end in ends) < len(jobs):
             return False
@@ -121,7 +118,7 @@ class Session:
         data = self.evidence.data
         self.say(f"{folder}")
         if not (folder / "config.json").is_file():
-            yield from kind.train(config, folder, data, self.showing(kind, f"reading {config.data.name}"))
+            yield from kind.train(config, folder, data, self.showing(f"reading {config.data.name}"))
         else:
             if not kind.same(config, kind.read(folder)):
                 raise MetastepError(f"{str(folder)!r}: is no run of {job.preset}. Choose another --runs, or move it.")
@@ -137,7 +134,7 @@ class Session:
         return kind.judged(folder) or self._test(kind, folder, stop)
 
     def _test(self, kind: Kind, folder: Path, stop: Stop) -> bool:
-        with self.showing(kind, "testing") as shown:
+        with self.showing("testing") as shown:
             try:
                 kind.test(folder, self.evidence.data, self.device, _interruptible(shown, stop))
             except StoppedError:
@@ -145,9 +142,9 @@ class Session:
                 return False
         return True
 
-    def showing(self, kind: Kind, doing: str) -> AbstractContextManager[Progress]:
+    def showing(self, doing: str) -> AbstractContextManager[Progress]:
         """Beside other runs the display is theirs"""
-        return nullcontext(silent) if kind.SHARES and self.together > 1 else progress_bar(doing)
+        return nullcontext(silent) if self.together > 1 else progress_bar(doing)
 
 
 def release() -> None:

@@ -17,10 +17,10 @@ from metastep.runs import Run, read_metrics
 from metastep.runs.together import Turns
 from metastep.transfer import train as training
 from metastep.transfer.config import MethodConfig, TransferConfig
+from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import find_weights
 
-SHARES = False  # claims are judged by their times
 LOOK_EVERY = 50
 EMBEDDED = ("digits", "glyphs")
 
@@ -80,14 +80,12 @@ def described(config: TransferConfig, data: Path | None) -> str:
 
 def train(
     config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
-) -> Turns[None]:
-    training.train(config, folder, data, reading)
-    yield from ()  # nothing goes on beside it: no pauses
+) -> Turns[Trained]:
+    return training.train_in_turns(config, folder, data, reading)
 
 
-def resume(folder: Path, data: Path | None) -> Turns[None]:
-    training.resume(folder, data)
-    yield from ()
+def resume(folder: Path, data: Path | None) -> Turns[Trained]:
+    return training.resume_in_turns(folder, data)
 
 
 def position(folder: Path) -> Position:
@@ -107,16 +105,18 @@ def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"]
 
 def outcome(folder: Path, preset: str) -> Outcome:
     run, config = Run.open(folder), read(folder)
-    trained, iterations = run.load()["trained"], int(read_metrics(run.metrics_path)[-1]["step"])
+    trained, iterations = Trained(**run.load()["trained"]), int(read_metrics(run.metrics_path)[-1]["step"])
+    assert trained.test is not None  # it is finished
     return Outcome(
         preset,
         config.seed,
-        100 * trained["test"],
+        100 * trained.test,
         iterations,
         iterations,
-        trained["seconds"],
+        trained.seconds,
         config.precision,
         read_made(folder),
+        beside=trained.beside,
     )
 
 

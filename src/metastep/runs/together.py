@@ -6,9 +6,9 @@ shared: all that a run does on the device, from its first tensor to its last, is
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -32,6 +32,18 @@ def alone(turns: Turns[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+
+
+class Shared(Protocol):
+    """How far a run is"""
+
+    beside: int  # the most other runs that were under way in this process
+
+
+def others_go_on(at: Shared, settings: Callable[[], object]) -> Turns[None]:
+    """`settings` makes those of the whole process again: others may have left theirs"""
+    at.beside = max(at.beside, (yield))
+    settings()
 
 
 def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:

@@ -1,7 +1,12 @@
-"""One epoch of transfer training: its iterations, and what is measured, written down and kept when it is over."""
+"""One epoch of transfer training: its iterations, and what is measured, written down and kept when it is over.
+
+Metrics are added up on the device, and read when the epoch is over; only the progress line, and a look whether all is
+finite, wait for it now and then, and both after a pause: beside others, the device is through with it by then.
+"""
 
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,14 +17,16 @@ from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.runs import Stop
 from metastep.runs.record import Record
-from metastep.transfer.building import Parts
+from metastep.runs.together import Turns, others_go_on
+from metastep.transfer.building import Parts, choose_device
 from metastep.transfer.checkpoint import is_finite, to_tree
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.evaluate import judge
 from metastep.transfer.method import TransferState
 from metastep.trees import map_tree
 
-SHOW_EVERY, LOOK_EVERY = 20, 50  # iterations between two updates of the progress line, and two looks for NaN
+QUEUED = 10  # iterations between two pauses: the device makes them while others have their turn
+LOOK_EVERY = 5 * QUEUED  # iterations between two looks for NaN
 
 Sums = dict[str, Tensor]
 
@@ -34,6 +41,7 @@ class Trained:
     best: float | None = None  # validation accuracy
     best_epoch: int = 0  # the first one that reached it, counted from 1
     test: float | None = None  # accuracy on test pictures after that epoch: what is reported
+    beside: int = 0  # the most other runs that were under way in this process, and made its seconds longer
 
 
 class Loop(NamedTuple):
@@ -47,8 +55,11 @@ class Loop(NamedTuple):
     def step(self, at: Trained) -> int:
         return at.epoch * len(self.parts.train) + at.batch
 
+    def pause(self, at: Trained) -> Turns[None]:
+        return others_go_on(at, partial(choose_device, self.config))
 
-def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> tuple[TransferState, Sums]:
+
+def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turns[tuple[TransferState, Sums]]:
     """To the end of the epoch, or to where a stop was asked for"""
     config, parts = loop.config, loop.parts
     began, device = time.perf_counter(), parts.train.data.images.device
@@ -66,7 +77,8 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> tupl
             looks.append((k + 1, metrics.pop("gradient_difference").clone()))
         sums = added(sums, metrics, len(y))
         at.batch += 1
-        if at.batch % SHOW_EVERY == 0:
+        if at.batch % QUEUED == 0 or at.batch == len(parts.train) or loop.stop.requested:
+            yield from loop.pause(at)
             loop.record.show(k + 1, epoch=at.epoch + 1, loss=sums["loss"] / sums["pictures"])
         if at.batch % LOOK_EVERY == 0:
             require_finite(loop, None, sums, at)
@@ -87,7 +99,7 @@ def added(sums: Sums, metrics: dict[str, Tensor], pictures: int) -> Sums:
     return map_tree(torch.add, sums, new) if sums else new
 
 
-def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> None:
+def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turns[None]:
     """Judge, write down, keep"""
     require_finite(loop, state, sums, at)
     parts, record, step = loop.parts, loop.record, loop.step(at)
@@ -101,6 +113,7 @@ def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> N
         record.row(step, "weights", epoch=at.epoch, **weight_row(parts, means))
 
     val, test = (judge(parts.net, *_judged(state), part, parts.dtype) for part in (parts.val, parts.test))
+    yield from loop.pause(at)
     accuracy, tested = float(val.accuracy), float(test.accuracy)
     record.row(
         step, "validation", epoch=at.epoch, validation_accuracy=accuracy, validation_loss=float(val.loss),

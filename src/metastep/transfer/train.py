@@ -1,8 +1,8 @@
 """Transfer training, in the open: draw a batch, make an iteration of Algorithm 1, judge every epoch, keep.
 
 All that an iteration depends on is in the checkpoint, or is a function of (seed, epoch, batch): a run that was
-interrupted goes on as if it had not been, bit for bit on a CPU. Metrics are added up on the device, and read when an
-epoch is over; only the progress line, and a look whether all is finite, wait for it now and then.
+interrupted goes on as if it had not been, bit for bit on a CPU. It pauses where it would wait for the device, every few
+iterations and when an epoch is over: beside others, too, it ends as it would have alone.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +14,7 @@ from metastep.data.progress import Progress, silent
 from metastep.runs import CheckpointError, Run, stop_on_signals
 from metastep.runs.device import environment
 from metastep.runs.record import recording
+from metastep.runs.together import Turns, alone
 from metastep.transfer.building import Parts, prepare
 from metastep.transfer.checkpoint import from_tree
 from metastep.transfer.config import TransferConfig, trusted
@@ -34,28 +35,45 @@ def train(
 
     A source that has no weights is trained first, as a run of its own in `folder`/source.
     """
-    with reading as progress:
-        splits = read_data(config, data, progress)
-    weights = find_weights(config.source.weights, data) if config.source.weights and needs_source(config) else None
-    if weights or not needs_source(config):
-        parts = prepare(config, splits, weights)  # before there is a folder: what cannot be trained leaves none
-        return _train(Run.create(folder, config), config, parts)
-    run = Run.create(folder, config)
-    return _train_after_source(run, config, splits, data)
+    return alone(train_in_turns(config, folder, data, reading))
 
 
 def resume(
     folder: Path, data: Path | None = None, source_net: str | None = None, target_net: str | None = None
 ) -> Trained:
     """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise."""
+    return alone(resume_in_turns(folder, data, source_net, target_net))
+
+
+def train_in_turns(
+    config: TransferConfig,
+    folder: Path,
+    data: Path | None = None,
+    reading: AbstractContextManager[Progress] = QUIETLY,
+) -> Turns[Trained]:
+    """`train`, with pauses for others"""
+    with reading as progress:
+        splits = read_data(config, data, progress)
+    weights = find_weights(config.source.weights, data) if config.source.weights and needs_source(config) else None
+    if weights or not needs_source(config):
+        parts = prepare(config, splits, weights)  # before there is a folder: what cannot be trained leaves none
+        return (yield from _train(Run.create(folder, config), config, parts))
+    run = Run.create(folder, config)
+    return (yield from _train_after_source(run, config, splits, data))
+
+
+def resume_in_turns(
+    folder: Path, data: Path | None = None, source_net: str | None = None, target_net: str | None = None
+) -> Turns[Trained]:
+    """`resume`, with pauses for others"""
     run = Run.open(folder)
     config = run.config(TransferConfig)
     config = trusted(config, target=target_net, **({"source": source_net} if needs_source(config) else {}))
     splits = read_data(config, data)
     if needs_source(config) and not config.source.weights:
-        return _train_after_source(run, config, splits, data)
+        return (yield from _train_after_source(run, config, splits, data))
     weights = find_weights(config.source.weights or "", data) if needs_source(config) else None
-    return _train(run, config, prepare(config, splits, weights))
+    return (yield from _train(run, config, prepare(config, splits, weights)))
 
 
 def needs_source(config: TransferConfig) -> bool:
@@ -66,17 +84,20 @@ def read_data(config: TransferConfig, data: Path | None, progress: Progress = si
     return load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
 
 
-def _train_after_source(run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None) -> Trained:
+def _train_after_source(run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None) -> Turns[Trained]:
     place = run.folder / "source"
     started = (place / "config.json").is_file()
     with stop_on_signals() as stop:
-        resume(place, data, target_net=config.source.net) if started else train(source_run(config), place, data)
+        if started:
+            yield from resume_in_turns(place, data, target_net=config.source.net)
+        else:
+            yield from train_in_turns(source_run(config), place, data)
         if stop.requested:  # be it in the source's last iteration
             return Trained()
-        return _train(run, config, prepare(config, splits, find_weights(str(place), None)))
+        return (yield from _train(run, config, prepare(config, splits, find_weights(str(place), None))))
 
 
-def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
+def _train(run: Run, config: TransferConfig, parts: Parts) -> Turns[Trained]:
     with run.lock(), stop_on_signals() as stop:
         saved = run.load() if run.last.is_file() else None
         state, sums, at = restored(saved, parts, run) if saved else (parts.initial, {}, Trained())
@@ -90,9 +111,9 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Trained:
                 if parts.step.notice:
                     record.say(f"The iteration is first {parts.step.notice}.")
             while at.epoch < config.epochs and not stop.requested:
-                state, sums = run_epoch(loop, state, sums, at)
+                state, sums = yield from run_epoch(loop, state, sums, at)
                 if at.batch == len(parts.train):
-                    finish_epoch(loop, state, sums, at)
+                    yield from finish_epoch(loop, state, sums, at)
                     sums = {}
                 else:
                     require_finite(loop, state, sums, at)

@@ -1,0 +1,25 @@
+"""Runs learn stripes, from a source that knows them."""
+
+from pathlib import Path
+
+import pytest
+
+from metastep.transfer import train as training
+from metastep.transfer.source import source_run
+from tests.transfer.train_helpers import TINY, stripes
+
+
+@pytest.fixture
+def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "load_labelled", stripes)
+    monkeypatch.setattr("metastep.transfer.evaluate.load_labelled", stripes)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source that was trained before"""
+    folder = tmp_path_factory.mktemp("source") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "load_labelled", stripes)
+        training.train(source_run(TINY), folder)
+    return folder
