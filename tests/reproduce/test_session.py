@@ -82,6 +82,25 @@ def test_where_test_classes_are_turned_those_as_they_are_come_beside(monkeypatch
     assert f"as they are: {kept['none'].accuracy:.2f}±{kept['none'].interval:.2f}." in claim("T4.29")["note"]
 
 
+def test_presets_that_differ_only_in_their_test_share_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, five = "omniglot-5w1s-reptile", "omniglot-5w5s-reptile"
+    assert fewshot_runs.trained_as(five) == fewshot_runs.trained_as(one) == one
+    monkeypatch.setitem(few_shot_presets.PRESETS, one, tiny(test=TestConfig(shots=1, steps=3)))
+    monkeypatch.setitem(few_shot_presets.PRESETS, five, tiny(test=TestConfig(shots=2, steps=4)))
+    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(3))
+    assert call("--only", "T4.10", "--seeds", "1").exit_code == 0
+    assert [path.name for path in Path("runs/reproduce").iterdir()] == [f"{one}-seed0"]
+    kept = {each.shots: each for each in read_evaluations(Path(f"runs/reproduce/{one}-seed0"))}
+    assert {shots: sum(each.windows) for shots, each in kept.items()} == {1: 3, 2: 4}
+    monkeypatch.setattr("metastep.fewshot.train.train_in_turns", pytest.fail)
+    assert call("--only", "T4.9", "--seeds", "1").exit_code == 0
+    assert (claim("T4.9")["value"], claim("T4.10")["value"]) == tuple(round(kept[n].accuracy, 2) for n in (1, 2))
+
+
+def test_where_validation_chooses_the_checkpoint_each_has_its_own_run() -> None:
+    assert fewshot_runs.trained_as("miniimagenet-5w5s-reptile") == "miniimagenet-5w5s-reptile"
+
+
 def test_all_devices_that_a_run_was_trained_on_are_named() -> None:
     call("--only", "T4.29", "--device", "cpu")
     here = claim("T4.29")["device"]

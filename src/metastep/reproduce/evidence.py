@@ -28,7 +28,8 @@ class Evidence:
     def _name(self, preset: str) -> str:
         full = kind_of(preset).configured(preset, 0, None, {})
         fewer = full != kind_of(preset).configured(preset, 0, self.iterations, {})
-        return f"{preset}-{self.iterations}it" if fewer else preset
+        name = kind_of(preset).trained_as(preset)
+        return f"{name}-{self.iterations}it" if fewer else name
 
     def folders(self, preset: str) -> dict[int, Path]:
         """All that were begun, by seed"""

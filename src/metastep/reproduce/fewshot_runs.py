@@ -1,5 +1,6 @@
 """Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for every method."""
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from metastep.data.progress import Progress
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
 from metastep.fewshot import train as training
-from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.config import TestConfig, TrainConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.presets import PRESETS
@@ -38,6 +39,10 @@ def configured(preset: str, seed: int, iterations: int | None, changes: dict[str
     return replace(config, outer=replace(config.outer, iterations=iterations)) if iterations else config
 
 
+def trained_as(preset: str) -> str:
+    return next(name for name, config in PRESETS.items() if same(config, PRESETS[preset]))
+
+
 def read(folder: Path) -> TrainConfig:
     return Run.open(folder).config(TrainConfig)
 
@@ -47,9 +52,11 @@ def same(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _essential(config: TrainConfig) -> TrainConfig:
+    """How a run is tested makes it another one only where validation, which is like it, chooses the checkpoint"""
     return replace(
-        config, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1
-    )
+        config, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1,
+        test=config.test if config.validation.every else TestConfig(),
+    )  # fmt: skip
 
 
 def lacking(config: TrainConfig, data: Path | None) -> str | None:
@@ -85,7 +92,20 @@ def position(folder: Path) -> Position:
 
 def judged(folder: Path) -> bool:
     learner = Learner.load(folder, CHECKPOINT)
-    return all(_found(folder, learner, rotations) for rotations in _ways_to_turn(learner.config))
+    return all(_found(folder, *way) for way in _ways_to_test(learner))
+
+
+def _ways_to_test(learner: Learner) -> Iterator[tuple[Learner, Rotations]]:
+    """As every preset that is trained like it asks for"""
+    outer, seed = learner.config.outer, learner.config.seed
+    for preset in PRESETS.values():
+        alike = replace(preset, seed=seed, outer=replace(preset.outer, iterations=outer.iterations))
+        if same(alike, learner.config):
+            yield from ((tested_as(preset, learner), rotations) for rotations in _ways_to_turn(preset))
+
+
+def tested_as(preset: TrainConfig, learner: Learner) -> Learner:
+    return replace(learner, config=replace(learner.config, test=preset.test))
 
 
 def _ways_to_turn(config: TrainConfig) -> tuple[Rotations, ...]:
@@ -109,14 +129,14 @@ def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"]
     """In full precision, whatever it was trained in"""
     set_products("float32")
     learner = Learner.load(folder, CHECKPOINT).to(usable(device))
-    for rotations in _ways_to_turn(learner.config):
+    for tested, rotations in _ways_to_test(learner):
         request = Request(rotations=rotations, episodes=EPISODES)
-        scores.save(folder, evaluating.evaluate(learner, request, data, CHECKPOINT, progress))
+        scores.save(folder, evaluating.evaluate(tested, request, data, CHECKPOINT, progress))
 
 
 def outcome(folder: Path, preset: str) -> Outcome:
-    config, learner = read(folder), Learner.load(folder, CHECKPOINT)
-    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(config))
+    config, learner = read(folder), tested_as(PRESETS[preset], Learner.load(folder, CHECKPOINT))
+    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(PRESETS[preset]))
     if evaluation is None:
         raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `metastep reproduce` again.")
     trained = Trained(**Run.open(folder).load()["trained"])

@@ -19,6 +19,9 @@ class Kind(Protocol):
 
     def configured(self, preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Any: ...
 
+    def trained_as(self, preset: str) -> str:
+        """The preset whose runs serve it: the first that differs from it only in how its runs are tested"""
+
     def read(self, folder: Path) -> Any:
         """The configuration of a run"""
 

@@ -16,7 +16,7 @@ SEEDS = {TrainConfig: 1, TransferConfig: 3}  # as in the paper
 
 
 class Job(NamedTuple):
-    preset: str
+    preset: str  # its run serves all that are trained as it is
     seed: int
 
 
@@ -27,13 +27,18 @@ def presets_of(claim: Claim, evidence: Evidence) -> Presets:
     return claim.presets
 
 
+def runs_of(claim: Claim, evidence: Evidence) -> list[str]:
+    """The presets by which those of a claim are trained"""
+    return [kind_of(preset).trained_as(preset) for preset in presets_of(claim, evidence)]
+
+
 def _at_hand(presets: Presets, evidence: Evidence) -> bool:
     return all(evidence.lacking(preset) is None for preset in presets)
 
 
 def jobs_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -> list[Job]:
     """What is not finished and has its data at hand, first seeds first"""
-    wanted = dict.fromkeys(preset for claim in claims for preset in presets_of(claim, evidence))
+    wanted = dict.fromkeys(run for claim in claims for run in runs_of(claim, evidence))
     jobs = [Job(preset, seed) for preset in wanted for seed in range(seeds or seeds_of(preset))]
     left = [job for job in jobs if not evidence.finished(*job) and evidence.lacking(job.preset) is None]
     return sorted(left, key=lambda job: (job.seed, *price(job.preset)))

@@ -20,7 +20,7 @@ from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
-from metastep.reproduce.planning import Job, presets_of
+from metastep.reproduce.planning import Job, presets_of, runs_of
 from metastep.runs import LockError, Stop, stop_on_signals
 from metastep.runs.together import Turns, together
 
@@ -76,8 +76,8 @@ class Session:
 
     def run(self, claims: Sequence[Claim], jobs: Sequence[Job], budget: float | None) -> bool:
         """Whether nothing is left to do"""
-        needs = [(claim, presets_of(claim, self.evidence)) for claim in claims]
-        served = {job: [claim for claim, presets in needs if job.preset in presets] for job in jobs}
+        needs = [(claim, runs_of(claim, self.evidence)) for claim in claims]
+        served = {job: [claim for claim, runs in needs if job.preset in runs] for job in jobs}
         ends: list[End] = []
         with stop_on_signals() as stop, within(budget):
             for claim in claims:

@@ -35,6 +35,10 @@ def configured(preset: str, seed: int, iterations: int | None, changes: dict[str
     return replace(config, seed=seed, gradient_difference=LOOK_EVERY if config.learns_weights else 0, **changes)
 
 
+def trained_as(preset: str) -> str:
+    return preset
+
+
 def read(folder: Path) -> TransferConfig:
     return Run.open(folder).config(TransferConfig)
 
