@@ -128,6 +128,20 @@ def test_a_solved_system_stays_solved() -> None:
     assert bool(ms.conjugate_gradient(3)(lambda v: v, torch.zeros(2, dtype=F64)).isfinite().all())
 
 
+@pytest.mark.parametrize(
+    ("bends", "steps"), [((3.0, 2.0, 1.0), 3), ((9.0, 3.0, -1.0), 2), ((4.0, 1.0, -2.0), 1), ((1.0, -3.0, -2.0), 0)]
+)
+def test_conjugate_gradients_stop_where_the_matrix_bends_down(bends: tuple[float, ...], steps: int) -> None:
+    """As far as each step has a minimum along it: x is that of a solver with so many steps"""
+    h, b = torch.tensor(bends, dtype=F64), torch.ones(3, dtype=F64)
+    found = ms.conjugate_gradient(5)(lambda v: h * v, b)
+    best = torch.zeros(3, dtype=F64)  # of the Krylov space: ½xᵀHx − bᵀx is least
+    if steps:
+        space = torch.stack([h**k * b for k in range(steps)], 1)
+        best = space @ torch.linalg.solve(space.T @ (h[:, None] * space), space.T @ b)
+    torch.testing.assert_close(found, best)
+
+
 # ---- approximate curvature
 
 

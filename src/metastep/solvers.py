@@ -14,17 +14,22 @@ Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x wi
 
 @dataclass(frozen=True)
 class ConjugateGradient:
+    """Stops where H bends down along the way: what it stands for has no minimum there, and a step would be backwards"""
+
     steps: int
     dot: Callable[[Tree, Tree], Tensor] = dot  # of several systems in one tree, a column with one number for each
 
     def __call__(self, matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
         x, r, p, rr = zeros_like(b), b, b, self.dot(b, b)
+        goes_on = rr > 0
         for _ in range(self.steps):
             hp = matvec(p)
-            alpha = _ratio(rr, self.dot(p, hp))
+            bend = self.dot(p, hp)
+            goes_on = goes_on & (bend > 0)
+            alpha = torch.where(goes_on, rr / torch.where(goes_on, bend, 1.0), 0.0)
             x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
-            p = add_scaled(r, _ratio(rr, before), p)
+            p = add_scaled(r, torch.where(goes_on, rr / torch.where(goes_on, before, 1.0), 0.0), p)
         return x
 
 
@@ -45,8 +50,3 @@ def neumann(steps: int, rate: float) -> Solver:
         return scale(rate, total)
 
     return solve
-
-
-def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 where b is 0: a solved system stays solved"""
-    return torch.where(b != 0, a / torch.where(b != 0, b, 1.0), 0.0)
