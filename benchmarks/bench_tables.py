@@ -135,15 +135,15 @@ def fractions(rows: dict[Case, Row]) -> Iterator[str]:
 
 
 def by_steps(rows: dict[Case, Row]) -> Iterator[str]:
-    found = {(case.steps, case.method_label): row for case, row in _ours(rows) if case.setting == STANDARD}
-    steps = sorted({number for number, _ in found})
-    if len(steps) < 2:
-        return
-    methods = list(dict.fromkeys(method for _, method in found))
-    yield f"\n**With the inner steps**: {STANDARD}, ms (MiB)\n"
-    yield from heading("inner steps", *methods)
-    for number in steps:
-        yield line(str(number), *(_cell(found.get((number, method))) for method in methods))
+    """A table for each setting that has several"""
+    for setting in dict.fromkeys(case.setting for case, _ in _ours(rows)):
+        found = {(case.steps, case.method_label): row for case, row in _ours(rows) if case.setting == setting}
+        steps, methods = sorted({number for number, _ in found}), list(dict.fromkeys(method for _, method in found))
+        if len(steps) > 2:
+            yield f"\n**With the inner steps**: {setting}, ms (MiB)\n"
+            yield from heading("inner steps", *methods)
+            for number in steps:
+                yield line(str(number), *(_cell(found.get((number, method))) for method in methods))
 
 
 def by_setting(rows: dict[Case, Row]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks import results, training
 from metastep.reproduce import page
-from metastep.reproduce.costs import bench_files
+from metastep.reproduce.costs import bench_files, more_steps
 from metastep.reproduce.figures import draw_costs, draw_gradient_differences
 from metastep.reproduce.transfer_runs import gradient_differences
 
@@ -30,7 +30,8 @@ def figures(name: str) -> Iterator[str]:
     if training.settings():
         yield f"T4: how the learners were trained, from `results/runs`.\n\n![training]({TRAINING})\n"
     if path := measured():
-        yield f"X2, X4: memory and time against inner steps, from `results/bench/{path.name}`.\n\n![costs]({COSTS})\n"
+        named = " and ".join(f"`results/bench/{each.name}`" for each in (path, more_steps(path)) if each)
+        yield f"X2, X4: memory and time against inner steps, from {named}.\n\n![costs]({COSTS})\n"
     if looked():
         yield f"X15: how the transfer gradient changes in a virtual step, from `results/runs/{LOOKS.name}`.\n"
         yield f"![gradient difference over training]({CHANGES})\n"

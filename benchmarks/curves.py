@@ -62,7 +62,7 @@ def main() -> None:
     for what, drawn in {"same-path": draw_losses, **dict.fromkeys(VALIDATED, draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
-    for what in ("bench", "growth"):
+    for what in ("bench", "steps", "growth"):
         for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
             content = results.read(f"bench/{path.stem}")
             plot(content["rows"], content["device"], path.with_suffix(".svg"))

@@ -124,6 +124,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "goals": goals.goals,
     "headline": lambda _: bench_tables.headline("bench/h200-bench"),
     "bench/h200-bench": bench_tables.bench,
+    "bench/h200-steps": bench_tables.bench,
     "bench/h200-growth": bench_tables.growth,
     "bench/cpu-bench": bench_tables.bench,
     "bench/h200-others": bench_tables.bench,

@@ -231,6 +231,17 @@ def test_a_setting_without_all_methods_at_8_steps_is_left_out(tmp_path: Path) ->
     assert judged("X4", evidence).verdict == "reproduced"
 
 
+def test_more_steps_come_from_the_file_of_that_name(tmp_path: Path) -> None:
+    evidence = bench_file(tmp_path, "h200-bench.json", bench_rows(MEMORY, TIMES))
+    more = [row | {"steps": 7} for row in bench_rows(MEMORY, TIMES | {"imaml": 39.0}) if row["steps"] == 4]
+    assert "slowest up to: omniglot-5w1s 4;" in judged("X4", evidence).note
+    found = judged("X4", bench_file(tmp_path, "h200-steps.json", more))
+    assert found.verdict == "not reproduced"
+    assert not found.value["iMAML is the slowest below 8 steps"]
+    assert "slowest up to: omniglot-5w1s 4;" in found.note
+    assert found.about["data"].endswith("results/bench/h200-bench.json, h200-steps.json")
+
+
 def test_a_gpu_goes_before_a_cpu_and_nothing_is_not_run(tmp_path: Path) -> None:
     assert {judged(id, Evidence(tmp_path, tmp_path)).verdict for id in ("T1.1", "T1.2", "X1", "X2", "X4", "X14")} == {
         "not run"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from metastep.bench.cases import PAPER_SETTINGS
 from metastep.bench.plot import COLOURS, STYLE
 from metastep.bench.results import Row
-from metastep.reproduce.costs import label, read_rows
+from metastep.reproduce.costs import label, with_more_steps
 from metastep.reproduce.transfer_runs import gradient_differences
 
 TITLES = {
@@ -26,7 +26,7 @@ MOST_STEPS = 8
 
 def draw_costs(bench: Path, picture: Path) -> list[str]:
     """Memory and time against inner steps, a row for each setting of the paper that `bench` has; these are returned"""
-    rows, content = read_rows(bench)
+    rows, content = with_more_steps(bench)
     settings = [name for name in PAPER_SETTINGS if any(row["setting"] == name for row in rows)]
     if not settings:
         return []
