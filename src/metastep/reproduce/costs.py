@@ -230,8 +230,8 @@ def memory_order(evidence: Evidence, presets: Presets) -> Finding:
     slow = ", ".join(f"{s} {_slow_up_to([row for row in rows if row['setting'] == s])}" for s in settings)
     note = (
         f"MiB at {STANDARD}, {STEPS} steps: {shown}. The reverse sweep stores no graph, so that little is left to fall."
-        f" Below {STEPS} steps iMAML is the slowest up to: {slow}; it makes 6 second-order products whatever the steps, "
-        "and MAML one for each."
+        f" Below {STEPS} steps iMAML is the slowest up to: {slow}; it makes 6 second-order products whatever the steps,"
+        " and MAML one for each."
     )
     more = more_steps(path)
     data = about(path, content, "episodes of Omniglot's size")
