@@ -18,7 +18,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 2e-5  # float32 sums of some hundred terms
-SMALL = {"part": 64, "patch_part": 64, "pictures": 16, "pass_rows": 16}
+SMALL = {"part": 64, "patch_part": 64, "pictures": 16}
 
 
 def interpreter_is_broken() -> str | None:
@@ -47,7 +47,7 @@ def main() -> None:
     standard, pooled = Net(ways=3, size=6, filters=(16, 16)), Net(ways=2, shots=2, filters=(16,), stride=1, pool=2)
     # one part and one tile of everything; then several; other strides, kernels and paddings
     require_same(standard)
-    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL)
+    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL, **tiles_of(16))
     with sums_joined_by(2):  # forth and back
         require_same(Net(ways=2, shots=2, size=5, filters=(32, 16), stride=1, padding=0), **tiles_of(16, 16))
     require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
@@ -59,7 +59,7 @@ def main() -> None:
     require_same(finn)
     require_same(pooled._replace(size=6, filters=(16, 16), behind=1, edge=True))  # 7, 4, 5, 3
     with sums_joined_by(2):
-        require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL)
+        require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL, **tiles_of(16))
     require_same(pooled, flat_patches=4)
     require_fused_sgd()
     require_fused_adam()
@@ -70,7 +70,7 @@ def main() -> None:
     require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
 
 
-def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+def require_same(net: "Net", flat_patches: int = 1, **tiles: Any) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Values, gradients and products; pictures may be made of flat patches of a side"""
     from metastep.fused import chain_of, plain
     from metastep.fused.algebra import differentiate
@@ -102,9 +102,9 @@ def require_same(net: "Net", flat_patches: int = 1, **tiles: int) -> None:  # ty
 
 def tiles_of(rows: int, channels: int = 64) -> dict[str, Any]:
     """The interpreter takes as long for a small tile as for a large one: where it does not matter, they are large"""
-    from metastep.fused.launch import Tile
+    from metastep.fused.launch import Tile, Tiles
 
-    return {f"{name}_tile": Tile(rows, channels) for name in ("forward", "data", "weight")} | {"pass_rows": rows}
+    return {"tiles": Tiles(*[Tile(rows, channels)] * len(Tiles._fields))}
 
 
 @contextmanager

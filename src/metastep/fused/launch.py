@@ -52,8 +52,25 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
-# The fastest of those that were measured on an H200
-FORWARD, DATA, WEIGHT = Tile(32, 64), Tile(64, 32), Tile(16, 64, warps=2)
+class Tiles(NamedTuple):
+    """Of each kernel; where patches are read as a whole, channels do not matter"""
+
+    forward: Tile
+    patch_forward: Tile
+    data: Tile
+    weight: Tile
+    patch_weight: Tile
+    pool: Tile
+    before_norm: Tile
+
+
+# The fastest of those that were measured on an H200, for blocks of so many filters or fewer
+TILES = {
+    128: Tiles(
+        forward=Tile(32, 64), patch_forward=Tile(32, 64), data=Tile(64, 32), weight=Tile(16, 64, warps=2),
+        patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64),
+    ),
+}  # fmt: skip
 
 
 class Norm(NamedTuple):
@@ -82,10 +99,7 @@ class Seen(NamedTuple):
 @dataclass(frozen=True)
 class TritonOperators:
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
-    forward_tile: Tile = FORWARD
-    data_tile: Tile = DATA
-    weight_tile: Tile = WEIGHT
-    pass_rows: int = 64  # of z, that a pass without products takes at a time
+    tiles: Tiles | None = None  # for all blocks; by their filters, if left out
     pictures: int = 16
     features: int = 64
     part: int = 512  # rows that one program sums a weight gradient over, at least
@@ -95,13 +109,16 @@ class TritonOperators:
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
 
+    def tiles_for(self, block: Block) -> Tiles:
+        return self.tiles or TILES[min(filters for filters in TILES if filters >= block.outputs)]
+
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), (src, src_t, norm) = params.pair(block.weight), _source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
         if rows >= ROWS:
             raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
         z, z_t = _pair(src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs), w_t)
-        tile = self.forward_tile
+        tile = self.tiles_for(block).patch_forward if _columns(block) else self.tiles_for(block).forward
         size = _tile(rows, tile.rows)
         blocks = triton.cdiv(rows, size)
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
@@ -119,11 +136,11 @@ class TritonOperators:
         tasks, pictures, side = *z.shape[:2], block.seen_size
         seen, seen_t = _pair(z.new_empty(tasks, pictures, side, side, block.outputs), z_t)
         places = torch.empty_like(seen, dtype=torch.uint8)
-        rows = pictures * side**2
-        size = _tile(rows, max(16, self.pass_rows // block.pool**2))
+        rows, tile = pictures * side**2, self.tiles_for(block).pool
+        size = _tile(rows, tile.rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
             z, _or(z_t, z), *norm, seen, _or(seen_t, seen), places, rows, norm.shift.stride(0), block.out_size, side,
-            block.outputs, block.pool, z_t is not None, size,
+            block.outputs, block.pool, z_t is not None, size, num_warps=tile.warps,
         )  # fmt: skip
         return Seen(seen, seen_t, places)
 
@@ -156,14 +173,14 @@ class TritonOperators:
         """
         block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
         rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
-        pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.weight_tile.channels)
+        pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.tiles_for(block).weight.channels)
         part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
         parts = triton.cdiv(rows, part)
         with beside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
             if isinstance(before, Layer):
-                self._weights(before, back, written, (pieces, parts, tasks), sizes)
+                self._weights(before, block, back, written, (pieces, parts, tasks), sizes)
             else:
                 self._patch_weights(before, block, back, written, (parts, tasks), sizes)
             if parts > 1:
@@ -171,9 +188,10 @@ class TritonOperators:
         return before, layer, back
 
     def _weights(
-        self, before: Layer, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> None:
-        (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.weight_tile
+        self, before: Layer, block: Block, back: Cotangent, written: Tensor, grid: tuple[int, ...],
+        sizes: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.tiles_for(block).weight
         weight_kernel[grid](
             src, _or(src_t, src), norm.numbers, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
             min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages,
@@ -182,7 +200,7 @@ class TritonOperators:
     def _patch_weights(
         self, x: Tensor, block: Block, back: Cotangent, written: Tensor, grid: tuple[int, ...], sizes: tuple[int, ...]
     ) -> None:
-        tile = self.weight_tile
+        tile = self.tiles_for(block).patch_weight
         patch_weight_kernel[grid](
             x, *back.sums, written, *sizes, block.pool, back.dn_t is not None, tile.rows, _columns(block),
             self.precision, num_warps=tile.warps, num_stages=tile.stages,
@@ -197,7 +215,7 @@ class TritonOperators:
         block, (w, w_t), (below, below_t, norm) = layer.block, params.pair(layer.block.weight), _source(before)
         tasks, pictures = below.shape[:2]
         in_phase = pictures * triton.cdiv(block.size, block.stride) ** 2
-        tile = self.data_tile
+        tile = self.tiles_for(block).data
         size = _tile(in_phase, tile.rows)
         blocks = triton.cdiv(in_phase, size) * block.stride**2
         dn, dn_t = _pair(torch.empty_like(below), w_t)
@@ -219,9 +237,11 @@ class TritonOperators:
         if _columns(block):
             return Cotangent(dn, dn_t, inputs)
         dz, dz_t = (dn, dn_t) if block.pool == 1 else _pair(torch.empty_like(layer.z), dn_t)
-        size = _tile(rows, self.pass_rows)
+        tile = self.tiles_for(block).before_norm
+        size = _tile(rows, tile.rows)
         before_norm_kernel[(triton.cdiv(rows, size), len(sums))](
             *inputs, dz, _or(dz_t, dz), rows, block.out_size, block.outputs, block.pool, dn_t is not None, size,
+            num_warps=tile.warps,
         )  # fmt: skip
         return Cotangent(dz, dz_t, None)
 
