@@ -4,6 +4,8 @@
         --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
     python -m benchmarks.variations mini-rates --presets miniimagenet-5w1s-maml miniimagenet-5w1s-multistep4 \\
         --vary inner.lr=0.1,0.04,0.01,0.004
+    python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml \\
+        --vary net.head_init=zero inner.lr=0.05,0.03 net.head_init=zero+inner.lr=0.03
 
 Names are those of config.json. On a CPU it can only be tried out.
 """
@@ -30,7 +32,7 @@ UNCHANGED = "as it is"
 
 class Variation(NamedTuple):
     preset: str
-    change: str  # such as inner.lr=0.1
+    change: str  # such as inner.lr=0.1, or several joined by +
 
     @property
     def name(self) -> str:
@@ -42,17 +44,19 @@ class Variation(NamedTuple):
 
 
 def varied(config: TrainConfig, change: str) -> TrainConfig:
-    """`config` with one entry of its config.json changed"""
+    """`config` with entries of its config.json changed"""
     if change == UNCHANGED:
         return config
-    name, _, value = change.partition("=")
-    plain = part = to_plain(config)
-    *sections, field = name.split(".")
-    for section in sections:
-        part = part.get(section, {})
-    if field not in part:
-        raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
-    part[field] = value_of(value)
+    plain = to_plain(config)
+    for one in change.split("+"):
+        name, _, value = one.partition("=")
+        *sections, field = name.split(".")
+        part = plain
+        for section in sections:
+            part = part.get(section, {})
+        if field not in part:
+            raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
+        part[field] = value_of(value)
     return from_plain(TrainConfig, plain)
 
 
@@ -68,8 +72,8 @@ def variations(presets: list[str], vary: list[str]) -> Iterator[Variation]:
     for preset in presets:
         yield Variation(preset, UNCHANGED)
         for change in vary:
-            name, _, values = change.partition("=")
-            several = (Variation(preset, f"{name}={value}") for value in values.split(","))
+            first, _, values = change.rpartition("=")  # of those joined by +, the last may have several
+            several = (Variation(preset, f"{first}={value}") for value in values.split(","))
             yield from (one for one in several if one.config != preset_of(preset))
 
 
@@ -107,7 +111,9 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=VALIDATED[1:], help="of the study: results/bench/DEVICE-NAME.json")
     parser.add_argument("--presets", nargs="+", required=True)
-    parser.add_argument("--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04")
+    parser.add_argument(
+        "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"
+    )
     trials.add_options(parser, iterations=5_000, runs="variations")
     return parser.parse_args()
 

@@ -37,8 +37,11 @@ def test_what_is_no_entry_is_refused(change: str) -> None:
 
 def test_a_value_that_the_preset_has_is_not_trained_twice() -> None:
     rate = preset_of(PRESET).inner.lr
-    asked = [one.change for one in variations.variations([PRESET], [f"inner.lr={rate},0.3", "seed=0,1"])]
-    assert asked == ["as it is", "inner.lr=0.3", "seed=1"]
+    vary = [f"inner.lr={rate},0.3", "seed=0,1", "seed=2+inner.lr=0.3,0.4"]
+    asked = [one.change for one in variations.variations([PRESET], vary)]
+    assert asked == ["as it is", "inner.lr=0.3", "seed=1", "seed=2+inner.lr=0.3", "seed=2+inner.lr=0.4"]
+    both = variations.varied(preset_of(PRESET), asked[-1])
+    assert (both.seed, both.inner.lr) == (2, 0.4)
 
 
 def test_a_study_trains_tells_and_does_nothing_that_is_done(
