@@ -13,7 +13,7 @@ from metastep.bench.results import Row
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 # Studies of trials: that of starts, and those of variations, by what they were called.
-VALIDATED = ("starts", "first-order", "implicit", "mini-rates")
+VALIDATED = ("starts", "first-order", "implicit", "mini-rates", "transfer-choices")
 
 
 def draw_losses(rows: Sequence[Row], picture: Path) -> None:

@@ -87,6 +87,29 @@ def variations(name: str) -> Iterator[str]:
     yield from picture(name, VALIDATION)
 
 
+def transfer_choices(name: str) -> Iterator[str]:
+    titles = (
+        "data",
+        "method",
+        "what is varied",
+        "epochs",
+        "best validation, %",
+        "in epoch",
+        "test then, %",
+        "at the end, %",
+    )
+
+    def cells(row: Row) -> list[str]:
+        best = max(accuracy for _, accuracy in row["curve"])
+        return [
+            row["setting"], row["method"], row["change"], str(row["epochs"]), f"{best:.1f}", str(row["best_epoch"]),
+            f"{row['test']:.2f}", f"{row['last_test']:.2f}",
+        ]  # fmt: skip
+
+    yield from table(name, titles, 3, cells)
+    yield from picture(name, VALIDATION)
+
+
 def heads(name: str) -> Iterator[str]:
     titles = (
         "setting", "method", "rows apart: median", "most", "accuracy, %", "±", "after one step",

@@ -59,7 +59,7 @@ class Study:
     def run(self, job: Job) -> Turns[str]:
         """A trial, and a look at its start"""
         config, folder = self.config(job), self.runs / job.name
-        failure = yield from trials.trained(config, folder, self.data)
+        failure = yield from trials.trained(fewshot_runs, config, folder, self.data)
         if not (folder / LOOK).is_file():
             images, _ = read_images(config, self.data)
             replace_file(folder / LOOK, json.dumps(first_look(fitted(config, images), images)).encode())
@@ -75,7 +75,7 @@ class Study:
     def row(self, job: Job, failure: str = "") -> dict[str, Any]:
         folder, setting = self.runs / job.name, f"{data_set(self.data)}-{job.setting}"
         look: dict[str, Any] = json.loads((folder / LOOK).read_text())
-        return trials.row(folder, setting, job.method, failure) | look
+        return trials.few_shot_row(folder, setting, job.method, failure) | look
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Few-shot runs that are judged on validation classes, to choose by: several at a time on a GPU, each in a folder.
+"""Runs that are judged on what is held out for validation, to choose by: several at a time on a GPU, each in a folder.
 
 Ctrl-C and --budget stop cleanly, and the same command goes on. Exit status 130 says that there is more to do.
 """
@@ -13,12 +13,14 @@ from benchmarks import results
 from benchmarks.curves import draw_accuracies
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
-from metastep.fewshot.train import Trained, resume_in_turns, train_in_turns
+from metastep.fewshot.train import QUIETLY
 from metastep.reproduce import fewshot_runs
+from metastep.reproduce.kinds import Kind
 from metastep.reproduce.session import release, within
 from metastep.runs import Run, read_metrics, stop_on_signals
 from metastep.runs.device import uses_gpu
 from metastep.runs.together import Turns, together
+from metastep.transfer.config import TransferConfig
 
 TOGETHER = 4  # on a GPU
 UNFINISHED = 130  # as after Ctrl-C
@@ -57,15 +59,15 @@ def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -
     )
 
 
-def trained(config: TrainConfig, folder: Path, data: Path | None) -> Turns[str]:
+def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[str]:
     """A trial"""
     try:
         if not (folder / "config.json").is_file():
-            yield from train_in_turns(config, folder, data)
-        elif not fewshot_runs.same(config, fewshot_runs.read(folder)):
+            yield from kind.train(config, folder, data, QUIETLY)
+        elif not kind.same(config, kind.read(folder)):
             raise MetastepError(f"{str(folder)!r}: is a run of something else. Choose another --runs, or move it.")
-        elif not fewshot_runs.position(folder).finished:
-            yield from resume_in_turns(folder, data)
+        elif not kind.position(folder).finished:
+            yield from kind.resume(folder, data)
     except NonFiniteError as error:
         return str(error)
     return ""
@@ -89,20 +91,48 @@ def complete(
     return ended
 
 
-def row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
+def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
     run = Run.open(folder)
-    config, at = run.config(TrainConfig), Trained(**run.load()["trained"]) if run.last.is_file() else Trained()
-    seen = [row for row in read_metrics(run.metrics_path) if "validation_accuracy" in row]
+    config, seen = run.config(TrainConfig), validations(run)
     return {
         "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
-        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks,
-        "chunk": config.chunk_size, "precision": config.precision, "filters": config.net.filters,
-        "rate": config.inner.lr, "head": config.net.head_init, "iterations": at.iterations,
-        "wanted": config.outer.iterations, "seconds": round(at.seconds, 1), "beside": at.beside,
-        "episodes": config.validation.episodes,
-        "curve": [[row["step"], round(100 * row["validation_accuracy"], 3)] for row in seen],
-        "interval": round(100 * seen[-1]["validation_interval"], 3) if seen else None, "note": failure,
+        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size,
+        "precision": config.precision, "filters": config.net.filters, "rate": config.inner.lr,
+        "head": config.net.head_init, "iterations": fewshot_runs.position(folder).done,
+        "wanted": config.outer.iterations, **cost(run), "episodes": config.validation.episodes, "curve": curve(seen),
+        "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
     }  # fmt: skip
+
+
+def transfer_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
+    """What counts is the test at the first best validation; that of the last epoch is told too"""
+    run = Run.open(folder)
+    config, seen = run.config(TransferConfig), validations(run)
+    best = max(seen, key=lambda row: row["validation_accuracy"]) if seen else None  # the first of equals
+    return {
+        "setting": setting, "implementation": "metastep", "method": method, "steps": config.steps,
+        "window": config.window, "tasks": 1, "chunk": None, "precision": config.precision,
+        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs, **cost(run), "curve": curve(seen),
+        "best_epoch": best and best["epoch"], "test": best and percent(best["test_accuracy"]),
+        "last_test": best and percent(seen[-1]["test_accuracy"]), "note": failure,
+    }  # fmt: skip
+
+
+def cost(run: Run) -> dict[str, Any]:
+    trained = run.load()["trained"] if run.last.is_file() else {"seconds": 0.0, "beside": 0}
+    return {"seconds": round(trained["seconds"], 1), "beside": trained["beside"]}
+
+
+def curve(seen: list[dict[str, Any]]) -> list[list[float]]:
+    return [[row["step"], percent(row["validation_accuracy"])] for row in seen]
+
+
+def validations(run: Run) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(run.metrics_path) if "validation_accuracy" in row]
+
+
+def percent(share: float) -> float:
+    return round(100 * share, 3)
 
 
 def tell(study: str, command: str, rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a choice that the paper leaves open does to a preset: each varied by itself, judged on validation classes.
+"""What a choice that the paper leaves open does to a preset: each varied by itself, judged by validation.
 
     python -m benchmarks.variations first-order --presets omniglot-20w1s-fomaml \\
         --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
@@ -6,6 +6,10 @@
         --vary inner.lr=0.1,0.04,0.01,0.004
     python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml \\
         --vary net.head_init=zero inner.lr=0.05,0.03 net.head_init=zero+inner.lr=0.03
+    python -m benchmarks.variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
+        --vary meta.lr=0.0001 seed=1
+
+Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as ever.
 
 Names are those of config.json. On a CPU it can only be tried out.
 """
@@ -14,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +26,14 @@ from typing import Any, NamedTuple
 from benchmarks import trials
 from benchmarks.curves import VALIDATED
 from metastep.errors import MetastepError
-from metastep.fewshot.commands import preset_of
 from metastep.fewshot.config import TrainConfig
-from metastep.reproduce import fewshot_runs
+from metastep.reproduce.kinds import kind_of
 from metastep.runs import from_plain, to_plain
+from metastep.runs.device import uses_gpu
 from metastep.runs.together import Turns
+from metastep.transfer.config import TransferConfig
 
+Config = TrainConfig | TransferConfig
 UNCHANGED = "as it is"
 
 
@@ -39,11 +46,16 @@ class Variation(NamedTuple):
         return f"{self.preset}-{self.change.replace(' ', '-')}"
 
     @property
-    def config(self) -> TrainConfig:
+    def config(self) -> Config:
         return varied(preset_of(self.preset), self.change)
 
 
-def varied(config: TrainConfig, change: str) -> TrainConfig:
+def preset_of(name: str) -> Config:
+    config: Config = kind_of(name).presets()[name]
+    return config
+
+
+def varied(config: Config, change: str) -> Config:
     """`config` with entries of its config.json changed"""
     if change == UNCHANGED:
         return config
@@ -57,7 +69,7 @@ def varied(config: TrainConfig, change: str) -> TrainConfig:
         if field not in part:
             raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
         part[field] = value_of(value)
-    return from_plain(TrainConfig, plain)
+    return from_plain(type(config), plain)
 
 
 def value_of(text: str) -> Any:
@@ -85,11 +97,11 @@ def main() -> None:
         return Path(options.runs / name)
 
     def run(one: Variation) -> Turns[str]:
-        config = trials.validated(one.config, options.iterations, options.looks, options.episodes)
-        return trials.trained(config, folder(one.name), options.data)
+        config = judged(one.config, options)
+        return trials.trained(kind_of(one.preset), config, folder(one.name), options.data)
 
     def finished(name: str) -> bool:
-        return fewshot_runs.position(folder(name)).finished
+        return kind_of(asked[name].preset).position(folder(name)).finished
 
     ended = trials.complete(
         {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
@@ -102,9 +114,19 @@ def main() -> None:
         sys.exit(trials.UNFINISHED)
 
 
+def judged(config: Config, options: argparse.Namespace) -> Config:
+    """So that there is a validation to go by"""
+    if isinstance(config, TrainConfig):
+        return trials.validated(config, options.iterations, options.looks, options.episodes)
+    return replace(config, precision="tf32" if uses_gpu("auto") else "float32")
+
+
 def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
+    if isinstance(one.config, TransferConfig):
+        setting, _, method = one.preset.partition("-")
+        return trials.transfer_row(folder, setting, method, failure) | {"change": one.change}
     setting, _, method = one.preset.rpartition("-")
-    return trials.row(folder, setting, method, failure) | {"change": one.change}
+    return trials.few_shot_row(folder, setting, method, failure) | {"change": one.change}
 
 
 def parsed() -> argparse.Namespace:

@@ -2,16 +2,18 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import heads, results, run_tables, variations
+from benchmarks.variations import preset_of
 from metastep import Learner
 from metastep.errors import MetastepError
-from metastep.fewshot.commands import preset_of
 from metastep.fewshot.train import train
+from metastep.transfer.presets import PRESETS
 
 PRESET = "glyphs-5w1s-fomaml"
 
@@ -42,6 +44,25 @@ def test_a_value_that_the_preset_has_is_not_trained_twice() -> None:
     assert asked == ["as it is", "inner.lr=0.3", "seed=1", "seed=2+inner.lr=0.3", "seed=2+inner.lr=0.4"]
     both = variations.varied(preset_of(PRESET), asked[-1])
     assert (both.seed, both.inner.lr) == (2, 0.4)
+
+
+def test_transfer_presets_are_told_by_their_test(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scratch = "digits-sgd-scratch"
+    monkeypatch.setitem(PRESETS, scratch, replace(PRESETS[scratch], epochs=3))
+    asked = ["transfer-choices", "--presets", scratch, "--vary", "epochs=1,2"]
+    monkeypatch.setattr(sys, "argv", ["variations", *asked, "--runs", str(root / "runs")])
+    variations.main()
+    path = Path(capsys.readouterr().out.splitlines()[-1])
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["change"], row["epochs"], len(row["curve"])) for row in rows] == [
+        ("as it is", 3, 3),
+        ("epochs=1", 1, 1),
+        ("epochs=2", 2, 2),
+    ]
+    assert all(row["curve"][row["best_epoch"] - 1][1] == max(a for _, a in row["curve"]) for row in rows)
+    assert sum("| digits | sgd-scratch |" in line for line in run_tables.transfer_choices(f"bench/{path.stem}")) == 3
 
 
 def test_a_study_trains_tells_and_does_nothing_that_is_done(
