@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import curves, results, run_tables, same_path, starts, trials
+from benchmarks import curves, results, run_tables, same_path, starts
 from benchmarks.first_look import first_look
 from benchmarks.settings import Size, configured, data_set
 from benchmarks.starts import Job, Study
 from metastep.errors import MetastepError
 from metastep.fewshot.sampling import read_images
 from metastep.nets import HeadInit
+from metastep.reproduce import fewshot_runs
 
 TINY = Size(filters=4, tasks=2, queries=2, rate=0.1)
 ABOUT = {"command": "c", "commit": "0123456789abcdef", "device": "d", "versions": {"torch": "2"}}
@@ -110,7 +111,7 @@ def test_training_classes_train_and_validation_classes_judge(tmp_path: Path) -> 
 
 
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = trials.train_in_turns
+    train = fewshot_runs.train
 
     def asked_to_stop(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
@@ -120,7 +121,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     whole, halved = study_in(tmp_path / "whole"), study_in(tmp_path / "halved")
     assert whole.complete(jobs, places=1, budget=None) == {job.name: "" for job in jobs}
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "train_in_turns", asked_to_stop)
+        patch.setattr(fewshot_runs, "train", asked_to_stop)
         assert halved.complete(jobs, places=1, budget=60) == {}
     assert [job.head for job in jobs if halved.has_begun(job.name)] == ["zero"]
     assert halved.row(jobs[0])["iterations"] == 1
