@@ -49,7 +49,7 @@ class Study:
 
     def config(self, job: Job) -> TrainConfig:
         config = configured(data_set(self.data), job.setting, job.method, self.size, self.iterations)
-        config = replace(config, net=replace(config.net, head_init=job.head))
+        config = replace(config, net=replace(config.net, head_init=job.head), precision=trials.usual_precision())
         return trials.validated(config, self.iterations, self.looks, self.episodes)
 
     def complete(self, jobs: Sequence[Job], places: int, budget: float | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks import results
 from benchmarks.curves import draw_accuracies
@@ -55,8 +55,11 @@ def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -
         outer=replace(config.outer, iterations=iterations),
         validation=ValidationConfig(every, episodes),
         checkpoint_every=every,
-        precision="tf32" if uses_gpu("auto") else "float32",
     )
+
+
+def usual_precision() -> Literal["tf32", "float32"]:
+    return "tf32" if uses_gpu("auto") else "float32"
 
 
 def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[str]:

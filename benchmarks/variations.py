@@ -29,7 +29,6 @@ from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.kinds import kind_of
 from metastep.runs import from_plain, to_plain
-from metastep.runs.device import uses_gpu
 from metastep.runs.together import Turns
 from metastep.transfer.config import TransferConfig
 
@@ -51,8 +50,9 @@ class Variation(NamedTuple):
 
 
 def preset_of(name: str) -> Config:
+    """In the precision that its claims are run with"""
     config: Config = kind_of(name).presets()[name]
-    return config
+    return replace(config, precision=trials.usual_precision())
 
 
 def varied(config: Config, change: str) -> Config:
@@ -116,9 +116,9 @@ def main() -> None:
 
 def judged(config: Config, options: argparse.Namespace) -> Config:
     """So that there is a validation to go by"""
-    if isinstance(config, TrainConfig):
-        return trials.validated(config, options.iterations, options.looks, options.episodes)
-    return replace(config, precision="tf32" if uses_gpu("auto") else "float32")
+    if isinstance(config, TransferConfig):
+        return config
+    return trials.validated(config, options.iterations, options.looks, options.episodes)
 
 
 def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
