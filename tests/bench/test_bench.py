@@ -1,6 +1,7 @@
 """`metastep bench`: which rows, in what form, and what happens when it is called again."""
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -184,14 +185,15 @@ def test_rows_of_another_commit_or_device_are(
     assert len(json.loads(path.read_text())["rows"]) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_what_is_done_is_kept(
-    tmp_path: Path, measured_cases: list[Case], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, tmp_path: Path, measured_cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = session.measured
 
     def second_is_interrupted(case: Case, conditions: Conditions) -> dict[str, Any]:
         if len(measured_cases) == 1:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return row(case, conditions)
 
     monkeypatch.setattr(session, "measured", second_is_interrupted)

@@ -12,6 +12,7 @@ from metastep.bench.results import Row, case_of, resumed, write
 from metastep.bench.running import Conditions, measured
 from metastep.bench.table import tables
 from metastep.data.commands import progress_bar
+from metastep.runs.stop import terminated_as_interrupted
 
 
 def run(
@@ -27,7 +28,7 @@ def run(
     if len(left) < len(cases):
         console.print(f"{len(cases) - len(left)} rows are in {path} already.", highlight=False)
     try:
-        with progress_bar("measuring") as progress:
+        with terminated_as_interrupted(), progress_bar("measuring") as progress:
             for done, case in enumerate(left, start=1):
                 rows.append(measured(case, conditions))
                 write(path, about, rows)

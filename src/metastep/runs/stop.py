@@ -3,8 +3,8 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 
 
@@ -37,13 +37,26 @@ def stop_on_signals() -> Iterator[Stop]:
     Inside another one it is the same: whoever runs several loops in turn sees that one of them was asked to stop."""
     outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     stop = outer if isinstance(outer, Stop) else Stop()
-    if stop is outer or threading.current_thread() is not threading.main_thread():  # Python delivers there alone
+    if stop is outer:
         yield stop
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, stop._receive) for number in numbers]
-    try:
+    with _received_by(stop._receive, signal.SIGINT, signal.SIGTERM):
         yield stop
+
+
+def terminated_as_interrupted() -> AbstractContextManager[None]:
+    """Inside, SIGTERM is as Ctrl-C: who waits for a process of its own then ends that one too."""
+    return _received_by(signal.default_int_handler, signal.SIGTERM)
+
+
+@contextmanager
+def _received_by(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python delivers there alone
+        yield
+        return
+    before = [signal.signal(number, handler) for number in numbers]
+    try:
+        yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set from Python
+        for number, earlier in zip(numbers, before, strict=True):
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)  # None: not set from Python
