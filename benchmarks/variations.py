@@ -5,7 +5,7 @@
     python -m benchmarks.variations mini-rates --presets miniimagenet-5w1s-maml miniimagenet-5w1s-multistep4 \\
         --vary inner.lr=0.1,0.04,0.01,0.004
     python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml \\
-        --vary net.head_init=zero inner.lr=0.05,0.03 net.head_init=zero+inner.lr=0.03
+        --vary inner.lr=0.05 method.free=true+method.strength=24
     python -m benchmarks.variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
         --vary meta.lr=0.0001 seed=1
 

@@ -78,20 +78,34 @@ def test_reptile_and_first_order_under_proximal_regularisation(quadratic: Any) -
 # ---- implicit
 
 
-def closed_form(problem: ms.Problem, meta: Tree, task: Any, strength: float) -> torch.Tensor:
+def closed_form(meta: Tree, task: Any, strength: float) -> torch.Tensor:
     x, y = task.support
     hessian, eye = x.T @ x / len(y), torch.eye(4, dtype=F64)
     solution = torch.linalg.solve(hessian + strength * eye, x.T @ y / len(y) + strength * meta["w"])
-    xq, yq = task.query
-    outer = xq.T @ (xq @ solution - yq) / len(yq)
-    return torch.linalg.solve(eye + hessian / strength, outer)
+    return pulled_back(task, solution, strength)
+
+
+def pulled_back(task: Any, params: torch.Tensor, strength: float) -> torch.Tensor:
+    """(I + H/λ)⁻¹ ∇L(φ)"""
+    (x, y), (xq, yq) = task
+    outer = xq.T @ (xq @ params - yq) / len(yq)
+    return torch.linalg.solve(torch.eye(4, dtype=F64) + x.T @ x / len(y) / strength, outer)
 
 
 @pytest.mark.parametrize("solver", [ms.conjugate_gradient(4), ms.neumann(400, 0.25)], ids=["cg", "neumann"])
 def test_imaml_equals_its_closed_form(quadratic: Any, solver: Any) -> None:
     p, meta, task = quadratic
     estimate = ms.imaml(p, ms.SGD(0.2), 200, strength=2.0, solver=solver)(meta, task)
-    assert relative_error(estimate.grad["w"], closed_form(p, meta, task, 2.0)) < 1e-9
+    assert relative_error(estimate.grad["w"], closed_form(meta, task, 2.0)) < 1e-9
+
+
+def test_imaml_with_a_free_inner_loop_is_damped_where_that_ends(quadratic: Any) -> None:
+    p, meta, task = quadratic
+    estimate = ms.imaml(p, ms.SGD(0.2), 3, strength=2.0, solver=ms.conjugate_gradient(4), free=True)(meta, task)
+    (x, y), params = task.support, meta["w"]
+    for _ in range(3):
+        params = params - 0.2 * x.T @ (x @ params - y) / len(y)
+    assert relative_error(estimate.grad["w"], pulled_back(task, params, 2.0)) < 1e-9
 
 
 def test_imaml_equals_the_unrolled_gradient_of_a_converged_proximal_problem() -> None:

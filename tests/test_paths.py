@@ -31,6 +31,7 @@ SERVED: list[tuple[Any, dict[str, Any]]] = [
     (ms.maml, {"curvature": ms.exact}),
     (ms.imaml, {}),
     (ms.imaml, {"strength": 0.5, "solver": ms.conjugate_gradient(3), "window": 2}),
+    (ms.imaml, {"strength": 0.5, "free": True}),
 ]
 
 

@@ -21,7 +21,7 @@ from metastep.explain import explained
 from metastep.problems import require_shared_space
 from metastep.solvers import Solver
 from metastep.trees import Tree, add, add_scaled, hollow_like, scale, subtract
-from metastep.windows import InnerLoop, Passage, Window, outer_value
+from metastep.windows import InnerLoop, Passage, Problem, Window, outer_value
 
 STORED = 32  # states: of 64 windows, half of them, for half of the gradients once more
 
@@ -177,15 +177,21 @@ def displacement(loop: InnerLoop) -> Estimator:
     return Estimator(loop, estimate)
 
 
-def implicit(loop: InnerLoop, solver: Solver, curvature: Curvature = exact) -> Estimator:
-    """∂L/∂θ − (∂²G/∂θ∂φ) H⁻¹ ∂L/∂φ where the inner loop has converged; H = ∂²G/∂φ² of the last window's loss G."""
+def implicit(
+    loop: InnerLoop, solver: Solver, curvature: Curvature = exact, solved_for: Problem | None = None
+) -> Estimator:
+    """∂L/∂θ − (∂²G/∂θ∂φ) H⁻¹ ∂L/∂φ where the inner loop has converged; H = ∂²G/∂φ² of the last window's loss G.
+
+    solved_for: the problem that G is of, if the inner loop went by another.
+    """
 
     def estimate(meta: Tree, task: Any) -> Estimate:
         windows = loop.windows(task)
         state = loop.run(windows, loop.begin(meta, task), meta)
+        last = (solved_for.windows(task, loop.lengths) if solved_for else windows)[-1]
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
-        solved = solver(lambda v: curvature(windows[-1], state.params, meta, v)[0], adjoint.params)
-        return Estimate(loss, subtract(adjoint.meta, curvature(windows[-1], state.params, meta, solved)[1]), metrics)
+        solved = solver(lambda v: curvature(last, state.params, meta, v)[0], adjoint.params)
+        return Estimate(loss, subtract(adjoint.meta, curvature(last, state.params, meta, solved)[1]), metrics)
 
     return Estimator(loop, estimate)
 

@@ -55,16 +55,21 @@ def imaml(
     solver: Solver | None = None,
     window: int = 1,
     curvature: Curvature = exact,
+    free: bool = False,
 ) -> Estimator:
-    """(I + H/λ)⁻¹ ∇L(φ*), φ* minimising the inner loss + ½λ‖φ − θ‖², λ = strength (Rajeswaran et al. 2019)."""
+    """(I + H/λ)⁻¹ ∇L(φ*), φ* minimising the inner loss + ½λ‖φ − θ‖², λ = strength (Rajeswaran et al. 2019).
+
+    free: the inner loop is not held by λ, as in the code that was released. φ* is then another, and λ a damping.
+    """
     decay = getattr(dynamics, "weight_decay", 0.0)
     if not (is_number(decay) and decay == 0):
         raise MetastepError(
             f"iMAML with weight_decay = {decay} in the dynamics: the implicit gradient would not know of it. "
             "Set weight_decay=0, or add the penalty to the inner loss."
         )
-    loop = InnerLoop(proximal(problem, strength), dynamics, window_lengths(steps, window))
-    return implicit(loop, solver or conjugate_gradient(), curvature)
+    held = proximal(problem, strength)
+    loop = InnerLoop(problem if free else held, dynamics, window_lengths(steps, window))
+    return implicit(loop, solver or conjugate_gradient(), curvature, held if free else None)
 
 
 def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 0.1, window: int = 1) -> Estimator:

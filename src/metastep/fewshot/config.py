@@ -26,7 +26,7 @@ METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "truncated": {"window", "depth", "curvature"},
     "fo_maml": {"window"},
     "reptile": {"window"},
-    "imaml": {"window", "strength", "cg_steps", "curvature"},
+    "imaml": {"window", "strength", "free", "cg_steps", "curvature"},
     "hf_maml": {"window", "delta"},
     "es_maml": {"window", "samples", "sigma"},
     "ggs_maml": {"window", "samples", "sigma"},
@@ -92,6 +92,7 @@ class MethodConfig:
     window: int | None = told(None, "Inner steps that share one gradient; 1 if left out.")
     depth: int | None = told(None, "truncated: how many windows the sweep goes back.")
     strength: float | None = told(None, "imaml: how strongly the inner loop is held to its start; 2 if left out.")
+    free: bool | None = told(None, "imaml: do not hold the inner loop, only damp its solution by strength.")
     cg_steps: int | None = told(None, "imaml: steps of conjugate gradients; 5 if left out.")
     delta: float | None = told(None, "hf_maml: length of the finite difference; 0.1 if left out.")
     samples: int | None = told(None, "es_maml, ggs_maml: random directions for each product; 8 if left out.")
