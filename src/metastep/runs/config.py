@@ -118,10 +118,11 @@ def _read_dataclass(kind: Any, value: Any, field: str) -> Any:
     if not isinstance(value, Mapping):
         raise _wrong(field, value, f"an object with the fields of {kind.__name__}")
     prefix = f"{field}." if field else ""
-    expected = {f.name for f in dataclasses.fields(kind)}
-    if unknown := value.keys() - expected:
+    expected = {f.name: f.default for f in dataclasses.fields(kind)}
+    if unknown := value.keys() - expected.keys():
         raise ConfigError(f"{_names(unknown, prefix)}: unknown to {kind.__name__}. Remove it, or correct its name.")
-    if missing := expected - value.keys():
+    # What is None unless somebody says otherwise may have come after the file was written.
+    if missing := {name for name, default in expected.items() if default is not None} - value.keys():
         raise ConfigError(f"{_names(missing, prefix)}: missing from {kind.__name__}. Add it.")
     hints = get_type_hints(kind)
     return kind(**{name: _read(hints[name], value[name], prefix + name) for name in value})
