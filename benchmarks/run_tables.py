@@ -47,12 +47,13 @@ def _blank(cells: Sequence[str]) -> list[str]:
 
 def same_transfer(name: str) -> Iterator[str]:
     parts = "gradient", "statistics", "meta_gradient", "loss"
-    titles = "method", "precision", "run", *(part.replace("_", "-") for part in parts)
+    titles = "method", "precision", "run", "how", *(part.replace("_", "-") for part in parts)
 
     def cells(row: Row) -> list[str]:
-        return [row["method"], row["precision"], row["run"], *(f"{row['errors'][part]:.1e}" for part in parts)]
+        about = row["method"], row["precision"], row["run"], row["note"]
+        return [*about, *(f"{row['errors'][part]:.1e}" for part in parts)]
 
-    yield from table(name, titles, 3, cells)
+    yield from table(name, titles, 4, cells)
 
 
 def starts(name: str) -> Iterator[str]:
