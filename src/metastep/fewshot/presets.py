@@ -121,8 +121,9 @@ def _reptile() -> Iterator[tuple[str, TrainConfig]]:
 
 
 # ---- iMAML (Rajeswaran et al. 2019), gradient descent variant. As in the paper: the proximal term acts at every inner
-# step, and conjugate gradients solve (I + H/λ)v = g; the code that was released does neither. For miniImageNet no
-# recipe was published.
+# step, and conjugate gradients solve (I + H/λ)v = g; the code that was released does neither. So it ends at chance
+# (docs/log.md); with free=True and strength=24, near to the released code, it is calm. For miniImageNet no recipe was
+# published.
 
 
 def _imaml() -> Iterator[tuple[str, TrainConfig]]:
