@@ -5,13 +5,14 @@ from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from benchmarks import results
 from metastep.bench.plot import STYLE, plot
 from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
 # Studies of trials: that of starts, and those of variations, by what they were called.
 VALIDATED = ("starts", "first-order", "implicit", "mini-rates", "transfer-choices")
 
@@ -43,17 +44,18 @@ def draw(
     with mpl.rc_context(STYLE):
         figure = Figure((3 * columns, 2.3 * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+        drawn: dict[str, Line2D] = {}
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
             for label, curve in curves.items():
                 colour = COLOURS[labels.index(label) % len(COLOURS)]
-                axes.plot(*zip(*curve, strict=True), color=colour, label=label, linewidth=1)
+                (drawn[label],) = axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
             axes.set_title(title, loc="left")
             axes.set(xscale=scale, yscale=scale)
         for axes in grid[-1]:
             axes.set_xlabel("iteration")
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)
-        grid[0, 0].legend(fontsize=6, frameon=False)
+        grid[0, 0].legend([drawn[label] for label in labels], labels, fontsize=6, frameon=False)
         figure.savefig(picture, metadata={"Date": None})
 
 
