@@ -139,7 +139,7 @@ def by_steps(rows: dict[Case, Row]) -> Iterator[str]:
     for setting in dict.fromkeys(case.setting for case, _ in _ours(rows)):
         found = {(case.steps, case.method_label): row for case, row in _ours(rows) if case.setting == setting}
         steps, methods = sorted({number for number, _ in found}), list(dict.fromkeys(method for _, method in found))
-        if len(steps) > 2:
+        if len(steps) > 1:
             yield f"\n**With the inner steps**: {setting}, ms (MiB)\n"
             yield from heading("inner steps", *methods)
             for number in steps:

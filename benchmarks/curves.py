@@ -14,7 +14,8 @@ from metastep.bench.results import Row
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
 # Studies of trials: that of starts, and those of variations, by what they were called.
-VALIDATED = ("starts", "first-order", "implicit", "mini-rates", "transfer-choices")
+FEW_SHOT, TRANSFER = ("first-order", "implicit", "mini-rates"), "transfer-choices"
+VARIED = (*FEW_SHOT, TRANSFER)
 
 
 def draw_losses(rows: Sequence[Row], picture: Path) -> None:
@@ -61,7 +62,7 @@ def draw(
 
 def main() -> None:
     """From the files alone, which may come from another machine"""
-    for what, drawn in {"same-path": draw_losses, **dict.fromkeys(VALIDATED, draw_accuracies)}.items():
+    for what, drawn in {"same-path": draw_losses, **dict.fromkeys(("starts", *VARIED), draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
     for what in ("bench", "steps", "growth"):

@@ -9,7 +9,6 @@ from metastep.bench.results import Row
 
 NEAR = 0.9  # of the best accuracy
 LEARNED = 1.5  # times chance
-VALIDATION = "validation accuracy against iterations"
 
 
 def told(name: str) -> list[Row]:
@@ -23,6 +22,17 @@ def table(name: str, titles: Sequence[str], words: int, cells: Callable[[Row], S
         yield provenance(results.read(name))
         yield from heading(*titles, words=words)
         yield from (line(*cells(row)) for row in rows)
+
+
+def validated(name: str, titles: Sequence[str], cells: Callable[[Row], Sequence[str]]) -> Iterator[str]:
+    """Of trials, by three words each"""
+    yield from table(name, titles, 3, cells)
+    yield from picture(name, "validation accuracy against iterations")
+
+
+def best_of(row: Row) -> float:
+    best: float = max(accuracy for _, accuracy in row["curve"])
+    return best
 
 
 def same_path(name: str) -> Iterator[str]:
@@ -70,45 +80,32 @@ def starts(name: str) -> Iterator[str]:
             _number(row["ways_predicted"], ".0%"), _number(row["features_moved"], ".2g"),
         ]  # fmt: skip
 
-    yield from table(name, titles, 3, cells)
-    yield from picture(name, VALIDATION)
+    yield from validated(name, titles, cells)
 
 
 def variations(name: str) -> Iterator[str]:
     titles = "setting", "method", "what is varied", "iterations", "accuracy, %", "±", "best, %"
 
     def cells(row: Row) -> list[str]:
-        last, best = row["curve"][-1][1], max(accuracy for _, accuracy in row["curve"])
         return [
-            row["setting"], row["method"], row["change"], f"{row['iterations']:,}", f"{last:.1f}",
-            f"{row['interval']:.1f}", f"{best:.1f}",
+            row["setting"], row["method"], row["change"], f"{row['iterations']:,}", f"{row['curve'][-1][1]:.1f}",
+            f"{row['interval']:.1f}", f"{best_of(row):.1f}",
         ]  # fmt: skip
 
-    yield from table(name, titles, 3, cells)
-    yield from picture(name, VALIDATION)
+    yield from validated(name, titles, cells)
 
 
 def transfer_choices(name: str) -> Iterator[str]:
-    titles = (
-        "data",
-        "method",
-        "what is varied",
-        "epochs",
-        "best validation, %",
-        "in epoch",
-        "test then, %",
-        "at the end, %",
-    )
+    words = "data", "method", "what is varied"
+    titles = *words, "epochs", "best validation, %", "in epoch", "test then, %", "at the end, %"
 
     def cells(row: Row) -> list[str]:
-        best = max(accuracy for _, accuracy in row["curve"])
         return [
-            row["setting"], row["method"], row["change"], str(row["epochs"]), f"{best:.1f}", str(row["best_epoch"]),
-            f"{row['test']:.2f}", f"{row['last_test']:.2f}",
+            row["setting"], row["method"], row["change"], str(row["epochs"]), f"{best_of(row):.1f}",
+            str(row["best_epoch"]), f"{row['test']:.2f}", f"{row['last_test']:.2f}",
         ]  # fmt: skip
 
-    yield from table(name, titles, 3, cells)
-    yield from picture(name, VALIDATION)
+    yield from validated(name, titles, cells)
 
 
 def heads(name: str) -> Iterator[str]:
@@ -134,7 +131,7 @@ def _if_there(value: float | None) -> str:
 def near(row: Row, rows: Sequence[Row]) -> str:
     """Iterations to NEAR of the best accuracy that any start reached in its setting, by its method; none by chance"""
     alike = [other for other in rows if (other["setting"], other["method"]) == (row["setting"], row["method"])]
-    best = max(accuracy for other in alike for _, accuracy in other["curve"])
+    best = max(map(best_of, alike))
     enough = max(NEAR * best, LEARNED * 100 / row["ways"])
     return next((f"{step:,}" for step, accuracy in row["curve"] if accuracy >= enough), "")
 

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks import bench_tables, claim_tables, goals, results, run_tables, study_tables, transfer_tables
-from benchmarks.curves import VALIDATED
+from benchmarks.curves import FEW_SHOT, TRANSFER
 from benchmarks.provenance import provenance
 from metastep.fewshot.shipped import shipped
 from metastep.reproduce.register import TABLES as CLAIMED
@@ -142,8 +142,8 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-heads": run_tables.heads,
-    **{f"bench/gpu-{name}": run_tables.variations for name in VALIDATED[1:]},
-    "bench/gpu-transfer-choices": run_tables.transfer_choices,
+    **{f"bench/gpu-{name}": run_tables.variations for name in FEW_SHOT},
+    f"bench/gpu-{TRANSFER}": run_tables.transfer_choices,
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
     "bench/cpu-transfer-224": transfer_tables.times,

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from benchmarks import results
 from benchmarks.curves import draw_accuracies
+from metastep.data.progress import QUIETLY
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
-from metastep.fewshot.train import QUIETLY
-from metastep.reproduce import fewshot_runs
 from metastep.reproduce.kinds import Kind
 from metastep.reproduce.session import release, within
 from metastep.runs import Run, read_metrics, stop_on_signals
@@ -96,14 +95,14 @@ def complete(
 
 def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
     run = Run.open(folder)
-    config, seen = run.config(TrainConfig), validations(run)
+    config, trained, seen = run.config(TrainConfig), state(run), validations(run)
     return {
         "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
         "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size,
         "precision": config.precision, "filters": config.net.filters, "rate": config.inner.lr,
-        "head": config.net.head_init, "iterations": fewshot_runs.position(folder).done,
-        "wanted": config.outer.iterations, **cost(run), "episodes": config.validation.episodes, "curve": curve(seen),
-        "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
+        "head": config.net.head_init, "iterations": trained.get("iterations", 0),
+        "wanted": config.outer.iterations, **cost(trained), "episodes": config.validation.episodes,
+        "curve": curve(seen), "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
     }  # fmt: skip
 
 
@@ -115,15 +114,20 @@ def transfer_row(folder: Path, setting: str, method: str, failure: str) -> dict[
     return {
         "setting": setting, "implementation": "metastep", "method": method, "steps": config.steps,
         "window": config.window, "tasks": 1, "chunk": None, "precision": config.precision,
-        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs, **cost(run), "curve": curve(seen),
-        "best_epoch": best and best["epoch"], "test": best and percent(best["test_accuracy"]),
+        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs, **cost(state(run)),
+        "curve": curve(seen), "best_epoch": best and best["epoch"], "test": best and percent(best["test_accuracy"]),
         "last_test": best and percent(seen[-1]["test_accuracy"]), "note": failure,
     }  # fmt: skip
 
 
-def cost(run: Run) -> dict[str, Any]:
-    trained = run.load()["trained"] if run.last.is_file() else {"seconds": 0.0, "beside": 0}
-    return {"seconds": round(trained["seconds"], 1), "beside": trained["beside"]}
+def state(run: Run) -> dict[str, Any]:
+    """How far it is; nothing before its first checkpoint"""
+    found: dict[str, Any] = run.load()["trained"] if run.last.is_file() else {}
+    return found
+
+
+def cost(trained: dict[str, Any]) -> dict[str, Any]:
+    return {"seconds": round(trained.get("seconds", 0.0), 1), "beside": trained.get("beside", 0)}
 
 
 def curve(seen: list[dict[str, Any]]) -> list[list[float]]:

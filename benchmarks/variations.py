@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import trials
-from benchmarks.curves import VALIDATED
+from benchmarks.curves import VARIED
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.kinds import kind_of
@@ -131,7 +131,7 @@ def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=VALIDATED[1:], help="of the study: results/bench/DEVICE-NAME.json")
+    parser.add_argument("name", choices=VARIED, help="of the study: results/bench/DEVICE-NAME.json")
     parser.add_argument("--presets", nargs="+", required=True)
     parser.add_argument(
         "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"

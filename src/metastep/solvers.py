@@ -26,10 +26,10 @@ class ConjugateGradient:
             hp = matvec(p)
             bend = self.dot(p, hp)
             goes_on = goes_on & (bend > 0)
-            alpha = torch.where(goes_on, rr / torch.where(goes_on, bend, 1.0), 0.0)
+            alpha = _ratio(rr, bend, goes_on)
             x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
-            p = add_scaled(r, torch.where(goes_on, rr / torch.where(goes_on, before, 1.0), 0.0), p)
+            p = add_scaled(r, _ratio(rr, before, goes_on), p)
         return x
 
 
@@ -50,3 +50,8 @@ def neumann(steps: int, rate: float) -> Solver:
         return scale(rate, total)
 
     return solve
+
+
+def _ratio(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
+    """a / b there, and 0 elsewhere: what has stopped stays as it is"""
+    return torch.where(where, a / torch.where(where, b, 1.0), 0.0)

@@ -1,6 +1,7 @@
 """How long-running loaders report how far they are."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -12,6 +13,10 @@ REPORT_EVERY = 100  # items: often enough to look alive, seldom enough to cost n
 def silent(done: int, total: int) -> None:
     """Report nothing."""
     del done, total
+
+
+QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
+"""For who would show how far it is while the block runs"""
 
 
 def counted(items: Iterable[Item], total: int, progress: Progress) -> Iterator[Item]:

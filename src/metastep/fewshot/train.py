@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from metastep.data.progress import Progress, silent
+from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import NonFiniteError
 from metastep.fewshot.building import trusted
 from metastep.fewshot.config import TrainConfig
@@ -42,9 +42,6 @@ class Trained:
     seconds: float = 0.0
     best: float | None = None  # validation accuracy
     beside: int = 0  # the most other runs that were under way in this process, and made its seconds longer
-
-
-QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
 
 
 def train(

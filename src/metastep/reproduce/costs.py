@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,10 +60,10 @@ def more_steps(path: Path) -> Path | None:
     return more if more != path and more.is_file() else None
 
 
-def about(path: Path, content: dict[str, Any], data: str) -> dict[str, Any]:
-    """The fields of a claim that a benchmark answers"""
+def about(path: Path, content: dict[str, Any], data: str, more: Path | None = None) -> dict[str, Any]:
+    """The fields of a claim that a benchmark answers, which is in one file, or in `more` too"""
     kept = {name: content[name] for name in ("command", "commit", "device", "versions")}
-    return kept | {"data": f"{data}; results/bench/{path.name}"}
+    return kept | {"data": f"{data}; results/bench/{path.name}" + (f", {more.name}" if more else "")}
 
 
 def absent(what: str) -> Finding:
@@ -218,28 +218,23 @@ def memory_order(evidence: Evidence, presets: Presets) -> Finding:
         return absent(f"{', '.join(NEEDED)} of {STEPS} steps")
     rows, path, content = found
     there = {s: {label(row) for row in rows if (row["setting"], row["steps"]) == (s, STEPS)} for s in PAPER_SETTINGS}
-    settings = [setting for setting, labels in there.items() if labels >= set(NEEDED)]
+    of = {s: [row for row in rows if row["setting"] == s] for s, labels in there.items() if labels >= set(NEEDED)}
     said = {
-        "memory falls as n grows": _everywhere(_falls, rows, settings),
-        "first order and iMAML need the least": _everywhere(_least, rows, settings),
-        "iMAML is the slowest below 8 steps": _everywhere(_slow, rows, settings),
+        "memory falls as n grows": all(map(_falls, of.values())),
+        "first order and iMAML need the least": all(map(_least, of.values())),
+        "iMAML is the slowest below 8 steps": all(map(_slow, of.values())),
     }
     verdict = holds(all(said.values()))
     at = {label(row): row["peak_mib"] for row in rows if (row["setting"], row["steps"]) == (STANDARD, STEPS)}
     shown = ", ".join(f"{name} {mib:,.0f}" for name, mib in at.items())
-    slow = ", ".join(f"{s} {_slow_up_to([row for row in rows if row['setting'] == s])}" for s in settings)
+    slow = ", ".join(f"{setting} {_slow_up_to(those)}" for setting, those in of.items())
     note = (
         f"MiB at {STANDARD}, {STEPS} steps: {shown}. The reverse sweep stores no graph, so that little is left to fall."
         f" Below {STEPS} steps iMAML is the slowest up to: {slow}; it makes 6 second-order products whatever the steps,"
         " and MAML one for each."
     )
-    more = more_steps(path)
-    data = about(path, content, "episodes of Omniglot's size")
-    return Finding(verdict, said, note=note, about=data | {"data": f"{data['data']}, {more.name}"} if more else data)
-
-
-def _everywhere(true_of: Callable[[list[Row]], bool], rows: Sequence[Row], settings: Sequence[str]) -> bool:
-    return all(true_of([row for row in rows if row["setting"] == setting]) for setting in settings)
+    data = about(path, content, "episodes of Omniglot's size", more_steps(path))
+    return Finding(verdict, said, note=note, about=data)
 
 
 def _memory(rows: Sequence[Row]) -> dict[str, float]:
@@ -258,16 +253,19 @@ def _least(rows: list[Row]) -> bool:
 
 
 def _slow(rows: list[Row]) -> bool:
-    return _slow_up_to(rows) == max((row["steps"] for row in rows if row["steps"] < STEPS), default=0)
+    return _slow_up_to(rows) == max(_implicit(rows), default=0)
 
 
 def _slow_up_to(rows: list[Row]) -> int:
     """Inner steps below 8 up to which iMAML is the slowest of those that the paper's figure has; 0 if it never is"""
     shown, up_to = ("maml", "multi_step", "first_order", "reptile"), 0
-    for steps in sorted({row["steps"] for row in rows if row["method"] == "imaml" and row["steps"] < STEPS}):
-        here = [row for row in rows if row["steps"] == steps]
-        implicit = next(row["ms"] for row in here if row["method"] == "imaml")
-        if implicit <= max(row["ms"] for row in here if row["method"] in shown):
+    for steps, ms in sorted(_implicit(rows).items()):
+        if ms <= max(row["ms"] for row in rows if row["steps"] == steps and row["method"] in shown):
             break
         up_to = steps
     return up_to
+
+
+def _implicit(rows: list[Row]) -> dict[int, float]:
+    """iMAML's milliseconds, by its steps below 8"""
+    return {row["steps"]: row["ms"] for row in rows if row["method"] == "imaml" and row["steps"] < STEPS}

@@ -97,10 +97,9 @@ def judged(folder: Path) -> bool:
 
 def _ways_to_test(learner: Learner) -> Iterator[tuple[Learner, Rotations]]:
     """As every preset that is trained like it asks for"""
-    outer, seed = learner.config.outer, learner.config.seed
-    for preset in PRESETS.values():
-        alike = replace(preset, seed=seed, outer=replace(preset.outer, iterations=outer.iterations))
-        if same(alike, learner.config):
+    made = learner.config
+    for name, preset in PRESETS.items():
+        if same(configured(name, made.seed, made.outer.iterations, {}), made):
             yield from ((tested_as(preset, learner), rotations) for rotations in _ways_to_turn(preset))
 
 

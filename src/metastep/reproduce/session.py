@@ -4,7 +4,7 @@ import gc
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metastep.data.commands import progress_bar
-from metastep.data.progress import Progress, silent
+from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
@@ -144,7 +144,7 @@ class Session:
 
     def showing(self, doing: str) -> AbstractContextManager[Progress]:
         """Beside other runs the display is theirs"""
-        return nullcontext(silent) if self.together > 1 else progress_bar(doing)
+        return QUIETLY if self.together > 1 else progress_bar(doing)
 
 
 def release() -> None:

@@ -5,12 +5,12 @@ interrupted goes on as if it had not been, bit for bit on a CPU. It pauses where
 iterations and when an epoch is over: beside others, too, it ends as it would have alone.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from metastep.data.labelled import LabelledSplits, load_labelled
-from metastep.data.progress import Progress, silent
+from metastep.data.progress import QUIETLY, Progress, silent
 from metastep.runs import CheckpointError, Run, stop_on_signals
 from metastep.runs.device import environment
 from metastep.runs.record import recording
@@ -21,8 +21,6 @@ from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.epoch import Loop, Sums, Trained, finish_epoch, require_finite, run_epoch, training_state
 from metastep.transfer.method import TransferState
 from metastep.transfer.source import export, find_weights, source_run
-
-QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
 
 
 def train(
