@@ -132,9 +132,9 @@ def _imaml() -> Iterator[tuple[str, TrainConfig]]:
             f"omniglot-{ways}w{shots}s-imaml",
             TrainConfig(
                 DataConfig("omniglot", "trainval", ways, shots, queries=shots, rotations="per_episode"),
-                NetConfig("imaml_omniglot"),
+                NetConfig("imaml_omniglot", head_init="zero"),
                 InnerConfig("sgd", lr=0.1, steps=16 if ways == 5 else 25),
-                MethodConfig("imaml", strength=2.0, cg_steps=5),
+                MethodConfig("imaml", strength=24.0, free=True, cg_steps=5),
                 OuterConfig("adam", 1e-3, eps=1e-3, tasks=32, iterations=20_000),
                 TestConfig(rotations="per_episode"),
                 NO_VALIDATION,
