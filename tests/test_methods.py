@@ -142,6 +142,14 @@ def test_a_solved_system_stays_solved() -> None:
     assert bool(ms.conjugate_gradient(3)(lambda v: v, torch.zeros(2, dtype=F64)).isfinite().all())
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-8, 1e-12, 1e-16, 1e-20])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-2, 0.3])
+def test_a_system_is_solved_where_its_residual_is_too_small_to_be_squared(size: float, spread: float) -> None:
+    h, b = 24 * (1 + spread * torch.linspace(-1, 1, 7)), torch.full((7,), size)
+    x = ms.conjugate_gradient(9)(lambda v: h * v, b)
+    assert (x * h / b - 1).abs().max() < (1e-5 if size > 1e-18 else 1e-2)  # float32, and the last is 1e-40 when squared
+
+
 @pytest.mark.parametrize(
     ("bends", "steps"), [((3.0, 2.0, 1.0), 3), ((9.0, 3.0, -1.0), 2), ((4.0, 1.0, -2.0), 1), ((1.0, -3.0, -2.0), 0)]
 )

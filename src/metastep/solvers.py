@@ -14,18 +14,21 @@ Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x wi
 
 @dataclass(frozen=True)
 class ConjugateGradient:
-    """Stops where H bends down along the way: what it stands for has no minimum there, and a step would be backwards"""
+    """Stops where nothing is left that the numbers can tell: rounding would be divided by rounding;
+
+    and where H bends down along the way: what it stands for has no minimum there, and a step would be backwards.
+    """
 
     steps: int
     dot: Callable[[Tree, Tree], Tensor] = dot  # of several systems in one tree, a column with one number for each
 
     def __call__(self, matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
         x, r, p, rr = zeros_like(b), b, b, self.dot(b, b)
-        goes_on = rr > 0
+        goes_on, least = rr > 0, torch.finfo(rr.dtype).eps ** 2 * rr
         for _ in range(self.steps):
             hp = matvec(p)
             bend = self.dot(p, hp)
-            goes_on = goes_on & (bend > 0)
+            goes_on = goes_on & (rr > least) & (bend > 0)
             alpha = _ratio(rr, bend, goes_on)
             x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
