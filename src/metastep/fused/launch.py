@@ -66,6 +66,10 @@ class Tiles(NamedTuple):
 
 # The fastest of those that were measured on an H200, for blocks of so many filters or fewer
 TILES = {
+    32: Tiles(
+        forward=Tile(64, 32, warps=2), patch_forward=Tile(128, 64), data=Tile(64, 32), weight=Tile(16, 32, warps=2),
+        patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64, warps=2),
+    ),
     128: Tiles(
         forward=Tile(32, 64), patch_forward=Tile(32, 64), data=Tile(64, 32), weight=Tile(16, 64, warps=2),
         patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64),
