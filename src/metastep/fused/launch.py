@@ -66,6 +66,10 @@ class Tiles(NamedTuple):
 
 # The fastest of those that were measured on an H200, for blocks of so many filters or fewer
 TILES = {
+    32: Tiles(
+        forward=Tile(64, 32, warps=2), patch_forward=Tile(128, 64), data=Tile(64, 32), weight=Tile(16, 32, warps=2),
+        patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64, warps=2),
+    ),
     128: Tiles(
         forward=Tile(32, 64), patch_forward=Tile(32, 64), data=Tile(64, 32), weight=Tile(16, 64, warps=2),
         patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64),
@@ -94,6 +98,7 @@ class Seen(NamedTuple):
     z: Tensor
     z_t: Tensor | None
     places: Tensor  # of bytes; of no meaning where nothing is pooled
+    ready: tuple[Tensor, Tensor | None] | None = None  # a and ȧ, where a kernel had z in its hands to make them
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class TritonOperators:
         return self.tiles or TILES[min(filters for filters in TILES if filters >= block.outputs)]
 
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
-        (w, w_t), (src, src_t, norm) = params.pair(block.weight), _source(before)
+        (w, w_t), (src, src_t, norm, ready) = params.pair(block.weight), _ready_source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
         if rows >= ROWS:
             raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
@@ -124,8 +129,8 @@ class TritonOperators:
         sums = z.new_empty(tasks, blocks, 4, block.outputs)
         forward_kernel[(blocks, tasks)](
             src, _or(src_t, src), *norm, w, _or(w_t, w), z, _or(z_t, z), sums, rows, w.stride(0),
-            *_geometry(block), w_t is not None, size, min(tile.channels, block.inputs), _columns(block), self.precision,
-            num_warps=tile.warps, num_stages=tile.stages,
+            *_geometry(block), ready, w_t is not None, size, min(tile.channels, block.inputs), _columns(block),
+            self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         norm = _norm(block, sums, rows, size, params)
         return Layer(block, z, z_t, norm, self._seen(block, z, z_t, norm))
@@ -135,18 +140,20 @@ class TritonOperators:
             return Seen(z, z_t, z)
         tasks, pictures, side = *z.shape[:2], block.seen_size
         seen, seen_t = _pair(z.new_empty(tasks, pictures, side, side, block.outputs), z_t)
+        ready, ready_t = _pair(torch.empty_like(seen), z_t)
         places = torch.empty_like(seen, dtype=torch.uint8)
         rows, tile = pictures * side**2, self.tiles_for(block).pool
         size = _tile(rows, tile.rows)
         pool_kernel[(triton.cdiv(rows, size), tasks)](
-            z, _or(z_t, z), *norm, seen, _or(seen_t, seen), places, rows, norm.shift.stride(0), block.out_size, side,
-            block.outputs, block.pool, z_t is not None, size, num_warps=tile.warps,
+            z, _or(z_t, z), *norm, seen, _or(seen_t, seen), ready, _or(ready_t, ready), places, rows,
+            norm.shift.stride(0), block.out_size, side, block.outputs, block.pool, z_t is not None, size,
+            num_warps=tile.warps,
         )  # fmt: skip
-        return Seen(seen, seen_t, places)
+        return Seen(seen, seen_t, places, (ready, ready_t))
 
     def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:
         (w, w_t), (b, b_t) = params.pair(head.weight), params.pair(head.bias)
-        (z, z_t, _), channels = last.saved, last.block.outputs
+        z, z_t, channels = last.saved.z, last.saved.z_t, last.block.outputs
         tasks, pictures = z.shape[:2]
         size = _tile(pictures, self.pictures)
         blocks = triton.cdiv(pictures, size)
@@ -264,6 +271,13 @@ def _cotangent_inputs(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tenso
     slots = shift.of(out), (block.scale or shift).of(out), (block.bias or shift).of(out)
     sizes = sums.shape[1], out.stride(0), block.scale is not None, block.bias is not None
     return dn, _or(dn_t, dn), saved.places, z, _or(z_t, z), block.seen_size, sums, norm.numbers, *slots, *sizes
+
+
+def _ready_source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm, bool]:
+    """The same, as it is convolved; whether there is nothing left to normalise"""
+    src, src_t, norm = _source(before)
+    ready = before.saved.ready if isinstance(before, Layer) else None
+    return (*ready, norm, True) if ready else (src, src_t, norm, False)
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm]:

@@ -11,8 +11,9 @@ from metastep.fused.kernels.tiles import activation, dot, load_pair, patch_tile,
 def forward_kernel(
     src, src_t, sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, SCALED: tl.constexpr,
     w, w_t, z, z_t, z_sums, rows, stride, size, width,
-    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, READY: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     follow(CHAINED)
@@ -41,16 +42,18 @@ def forward_kernel(
         corner = ((image * size + y0) * size + x0) * C
         for group in range(C // BLOCK_K):
             c = group * BLOCK_K + tl.arange(0, BLOCK_K)
-            numbers = made_norm(
-                sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, stride, task, block == 0, c,
-                C, SCALED, DUAL,
-            )  # fmt: skip
+            if not READY:
+                numbers = made_norm(
+                    sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, stride, task, block == 0, c,
+                    C, SCALED, DUAL,
+                )  # fmt: skip
             for tap in range(K * K):
                 y, x = y0 + tap // K, x0 + tap % K
                 mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
                 at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
-                value, value_t = load_pair(src, src_t, at, mask, DUAL)
-                f, f_t = activation(value, value_t, numbers, mask, DUAL)
+                f, f_t = load_pair(src, src_t, at, mask, DUAL)
+                if not READY:
+                    f, f_t = activation(f, f_t, numbers, mask, DUAL)
                 w_at = (tap * C + c)[:, None] * O + o[None, :]
                 weight = tl.load(w + w_at)
                 acc = dot(f, weight, acc, PRECISION)
@@ -74,12 +77,12 @@ def forward_kernel(
 @kernel("made", "per", "rows", "width", "side")
 def pool_kernel(
     z, z_t, sums, norm, scale, shift, scale_t, shift_t, made, per, eps, SCALED: tl.constexpr,
-    seen, seen_t, places, rows, stride, width, side,
+    seen, seen_t, ready, ready_t, places, rows, stride, width, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """z and ż where n is the largest of its window, the first of equal ones, and which that was
+    """z and ż where n is the largest of its window, the first of equal ones, which that was, and a and ȧ there
 
-    The reader applies ReLU: where all of a window are closed, nothing passes whichever was taken.
+    Where all of a window are closed, nothing passes whichever was taken.
     """
     follow(CHAINED)
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
@@ -88,10 +91,11 @@ def pool_kernel(
     image, y, x = position(r, side, side)
     z += task * (rows // (side * side)) * width * width * O
     z_t += task * (rows // (side * side)) * width * width * O
-    a, b, _, _, _, _, _, _ = made_norm(
+    numbers = made_norm(
         sums, norm, scale, shift, scale_t, shift_t, made, per, eps, stride, task, tl.program_id(0) == 0, o,
         O, SCALED, DUAL,
     )  # fmt: skip
+    a, b, _, _, _, _, _, _ = numbers
     corner = ((image * width + y * POOL) * width + x * POOL)[:, None] * O + o[None, :]
     best, best_t = load_pair(z, z_t, corner, mask, DUAL)
     top, place = best * a + b, tl.zeros((BLOCK_R, O), tl.int32)
@@ -105,5 +109,8 @@ def pool_kernel(
     at = (task * rows + r)[:, None] * O + o[None, :]
     tl.store(seen + at, best, mask=mask)
     tl.store(places + at, place.to(tl.uint8), mask=mask)
+    f, f_t = activation(best, best_t, numbers, mask, DUAL)
+    tl.store(ready + at, f, mask=mask)
     if DUAL:
         tl.store(seen_t + at, best_t, mask=mask)
+        tl.store(ready_t + at, f_t, mask=mask)
