@@ -1,5 +1,6 @@
 """metastep: gradient-based meta-learning made cheap."""
 
+from metastep.carrying import beside_memory, with_memory
 from metastep.counting import Counts, counting
 from metastep.curvature import central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
 from metastep.diagnostics import Comparison, compare, gradient_difference
@@ -73,6 +74,7 @@ __all__ = [
     "anil",
     "backprop",
     "batch_by_batch",
+    "beside_memory",
     "beside_rates",
     "central_difference",
     "compare",
@@ -111,6 +113,7 @@ __all__ = [
     "unrolled",
     "use_batch_statistics",
     "window_lengths",
+    "with_memory",
     "with_rates",
     "write_grads",
     "zeroth_order",

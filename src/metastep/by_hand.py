@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from metastep.counting import count_product
-from metastep.trees import Tree, add_scaled, map_tree, subtract
+from metastep.trees import Tree, add_scaled, hollow_like, map_tree, subtract
 from metastep.windows import Loss, Window
 
 
@@ -58,5 +58,18 @@ def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], str
         h, c = loss.product(params, meta, batch, direction)
         (back,) = vjp(start, meta)[1](direction)
         return add_scaled(h, strength, direction), add_scaled(c, -strength, back)
+
+    return ByHand(value, gradient, product)
+
+
+def of_params_by_hand(value: Loss, loss: ByHand) -> ByHand:
+    """`value` is the loss for a meta in which θ is called "params", beside what the loss does not see"""
+
+    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
+        return loss.gradient(params, meta["params"], batch)
+
+    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+        h, c = loss.product(params, meta["params"], batch, direction)
+        return h, hollow_like(meta) | {"params": c}
 
     return ByHand(value, gradient, product)

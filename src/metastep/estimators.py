@@ -163,16 +163,20 @@ def first_order(loop: InnerLoop) -> Estimator:
     return Estimator(loop, estimate)
 
 
-def displacement(loop: InnerLoop) -> Estimator:
-    """φ₁ − φ_{T+1}, the way that the inner loop went, as if it were a gradient (Reptile)."""
+def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
+    """φ₁ − φ_{T+1}, the way that the inner loop went, as if it were a gradient (Reptile).
+
+    carried: the optimizer's memory starts from meta too, and went its own way.
+    """
 
     def estimate(meta: Tree, task: Any) -> Estimate:
         start = loop.begin(meta, task)
         require_shared_space(start.params, meta, "Reptile")
         final = loop.run(loop.windows(task), start, meta)
         loss, metrics = outer_value(loop.problem, final.params, meta, task)
-        way = Adjoint(subtract(start.params, final.params), (), hollow_like(meta))
-        return Estimate(loss, pull_start(loop, meta, task, way, swept=False), metrics)
+        memory = subtract(start.memory, final.memory) if carried else ()
+        way = Adjoint(subtract(start.params, final.params), memory, hollow_like(meta))
+        return Estimate(loss, pull_start(loop, meta, task, way, swept=carried), metrics)
 
     return Estimator(loop, estimate)
 

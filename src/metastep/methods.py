@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from metastep.carrying import beside_memory, continued
 from metastep.curvature import Curvature, central_difference, exact, gaussian_smoothing, zeroth_order
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
@@ -42,9 +43,15 @@ def fo_maml(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1)
     return first_order(InnerLoop(problem, dynamics, window_lengths(steps, window)))
 
 
-def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> Estimator:
-    """θ − φ_{T+1}; with an outer SGD of rate ε, θ moves by ε towards φ_{T+1} (Nichol et al. 2018)."""
-    return displacement(InnerLoop(problem, dynamics, window_lengths(steps, window)))
+def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, carried: bool = False) -> Estimator:
+    """θ − φ_{T+1}; with an outer SGD of rate ε, θ moves by ε towards φ_{T+1} (Nichol et al. 2018).
+
+    carried: the optimizer's memory goes on from task to task, as in the code that was released, by the same rule:
+    meta is `with_memory(θ, dynamics)`. An outer rate above 1, or another outer rule, would leave what moments can be.
+    """
+    if carried:
+        problem, dynamics = beside_memory(problem), continued(dynamics)
+    return displacement(InnerLoop(problem, dynamics, window_lengths(steps, window)), carried)
 
 
 def imaml(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metastep.by_hand import ByHand, pulled_by_hand
+from metastep.by_hand import ByHand, of_params_by_hand, pulled_by_hand
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable
@@ -93,14 +93,34 @@ def adapt_only(problem: Problem, head: Callable[[str], bool]) -> Problem:
             raise MetastepError(f"no parameter is left to adapt: `head` accepts none of {', '.join(meta)}.")
         return chosen
 
-    return _seen_through(problem, start, lambda params, meta: ({**meta, **params}, meta))
+    def whole(loss: Loss) -> Loss:
+        return lambda params, meta, batch: loss({**meta, **params}, meta, batch)
+
+    windows = _with_losses(problem, lambda loss, task: whole(loss)).windows
+    return Problem(start, windows, whole(problem.outer_loss))
 
 
 def beside_rates(problem: Problem) -> Problem:
     """The same problem for meta = {"params": θ, "rates": …}; the dynamics read the rates."""
-    return _seen_through(
-        problem, lambda meta, task: problem.start(meta["params"], task), lambda params, meta: (params, meta["params"])
-    )
+    return beside(problem, lambda meta, task: problem.start(meta["params"], task))
+
+
+def params_of(meta: Tree) -> Tree:
+    """θ alone"""
+    return meta["params"] if isinstance(meta, dict) and isinstance(meta.get("params"), dict) else meta
+
+
+def beside(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
+    """The same problem for a meta in which θ is called "params", and which has more: losses see θ alone"""
+    windows = _with_losses(problem, lambda loss, task: _of_params(loss)).windows
+    return Problem(start, windows, lambda params, meta, task: problem.outer_loss(params, meta["params"], task))
+
+
+def _of_params(loss: Loss) -> Loss:
+    def value(params: Tree, meta: Tree, batch: Any) -> Tensor:
+        return loss(params, meta["params"], batch)
+
+    return of_params_by_hand(value, loss) if isinstance(loss, ByHand) else value
 
 
 def with_rates(params: Tree, lr: float, steps: int | None = None) -> dict[str, Tree]:
@@ -152,11 +172,3 @@ def _with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Probl
         return [window._replace(loss=change(window.loss, task)) for window in problem.windows(task, lengths)]
 
     return problem._replace(windows=windows)
-
-
-def _seen_through(
-    problem: Problem, start: Callable[[Tree, Any], Tree | State], view: Callable[[Tree, Tree], tuple[Tree, Tree]]
-) -> Problem:
-    """A problem in other (params, meta), whose losses see them through `view`"""
-    inner = _with_losses(problem, lambda loss, task: lambda params, meta, batch: loss(*view(params, meta), batch))
-    return Problem(start, inner.windows, lambda params, meta, task: problem.outer_loss(*view(params, meta), task))

@@ -46,6 +46,13 @@ TINY = TrainConfig(
     device="cpu",
 )
 
+CARRIED = replace(
+    TINY,
+    inner=InnerConfig("adam", 1e-3, 4, betas=(0.0, 0.999)),
+    method=MethodConfig("reptile", carried=True),
+    outer=OuterConfig("sgd", 1.0, schedule="linear", tasks=4, iterations=12),
+)
+
 
 def stripes(name: str = "stripes", root: Path | None = None, split: str = "train", progress: object = None) -> ImageSet:
     """Classes differ in the direction and width of their stripes, pictures of a class by noise; train and val differ"""

@@ -20,6 +20,11 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import read_config, write_config
 
 
+def carried(inner: InnerConfig | None = None, outer: OuterConfig | None = None) -> TrainConfig:
+    method = MethodConfig("reptile", carried=True)
+    return TrainConfig(inner=inner or InnerConfig("adam"), method=method, outer=outer or OuterConfig("sgd", 1.0))
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_the_same_after_a_file(name: str, tmp_path: Path) -> None:
     write_config(tmp_path / "config.json", PRESETS[name])
@@ -45,6 +50,10 @@ def test_every_preset_is_the_same_after_a_file(name: str, tmp_path: Path) -> Non
         (lambda: TrainConfig(DataConfig(split="trainval")), "set validation.every to 0"),
         (lambda: TrainConfig(seed=-1), "seed = -1"),
         (lambda: ValidationConfig(episodes=1), "validation.episodes = 1"),
+        (lambda: MethodConfig("maml", carried=True), "method.carried = True is no option of maml"),
+        (lambda: carried(InnerConfig("sgd")), "inner.optimizer = sgd: it has no memory"),
+        (lambda: carried(outer=OuterConfig("adam")), "outer.optimizer = adam: it must be sgd"),
+        (lambda: carried(outer=OuterConfig("sgd", 1.5)), "outer.lr = 1.5: it must be at most 1"),
     ],
 )
 def test_what_cannot_work_is_refused(make: object, message: str) -> None:

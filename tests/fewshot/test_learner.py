@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from metastep.errors import MetastepError
-from metastep.fewshot.building import build, params_of
+from metastep.fewshot.building import build
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.train import train
-from metastep.problems import in_batches
+from metastep.problems import in_batches, params_of
 from metastep.runs import CheckpointError
-from metastep.trees import tree_leaves
+from metastep.trees import map_tree, tree_leaves
 from metastep.windows import Task
-from tests.fewshot.helpers import SIZE, TINY, Flat, tiny
+from tests.fewshot.helpers import CARRIED, SIZE, TINY, Flat, tiny
 
 OWN = replace(TINY, net=NetConfig("tests.fewshot.helpers:Flat", size=SIZE))
 
@@ -71,9 +71,9 @@ def test_probabilities_with_others_and_apart() -> None:
     torch.testing.assert_close(apart[:1], one)  # whoever else is asked about
 
 
-@pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_other_ways_and_steps(method: str) -> None:
-    learner = Learner.fresh(with_method(method)).changed(ways=5, steps=7)
+@pytest.mark.parametrize("config", [*map(with_method, METHOD_OPTIONS), CARRIED], ids=[*METHOD_OPTIONS, "carried"])
+def test_other_ways_and_steps(config: TrainConfig) -> None:
+    learner = Learner.fresh(config).changed(ways=5, steps=7)
     x, y = support(ways=5)
     with torch.no_grad():
         assert len(list(learner.trajectory((x, y)))) == 8
@@ -82,6 +82,15 @@ def test_other_ways_and_steps(method: str) -> None:
     assert torch.equal(
         params_of(learner.meta)["blocks.0.0.weight"], params_of(Learner.fresh(TINY).meta)["blocks.0.0.weight"]
     )
+
+
+def test_what_an_optimizer_remembers_of_a_head_serves_other_ways_by_its_mean() -> None:
+    learner = Learner.fresh(CARRIED)
+    with torch.no_grad():
+        map_tree(lambda x: x.uniform_(), learner.meta["memory"])
+    moments, others = learner.meta["memory"]["1"], learner.changed(ways=5).meta["memory"]["1"]
+    assert torch.equal(others["blocks.0.0.weight"], moments["blocks.0.0.weight"])
+    torch.testing.assert_close(others["head.bias"], moments["head.bias"].mean().expand(5))
 
 
 def test_a_learner_with_the_same_ways_keeps_its_head() -> None:
@@ -94,9 +103,9 @@ def test_test_settings_are_those_of_use() -> None:
     assert learner.loop.lengths == (2, 2, 2)
 
 
-@pytest.mark.parametrize("method", ["multi_step", "meta_sgd", "maml_pp"])
-def test_a_saved_learner_is_the_same(method: str, tmp_path: Path) -> None:
-    learner = Learner.fresh(with_method(method))
+@pytest.mark.parametrize("config", [TINY, with_method("meta_sgd"), with_method("maml_pp"), CARRIED])
+def test_a_saved_learner_is_the_same(config: TrainConfig, tmp_path: Path) -> None:
+    learner = Learner.fresh(config)
     with torch.no_grad():
         for p in tree_leaves(learner.meta):
             p.normal_()

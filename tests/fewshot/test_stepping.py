@@ -21,7 +21,7 @@ from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, read_metrics
-from tests.fewshot.helpers import TINY, again, same_state, stripes, tiny
+from tests.fewshot.helpers import CARRIED, TINY, again, same_state, stripes, tiny
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
         tiny(schedule="linear", eps=1e-3),
         replace(TINY, method=MethodConfig("meta_sgd", window=2)),
         replace(TINY, method=MethodConfig("reptile"), log_every=5),
+        CARRIED,
         replace(TINY, method=MethodConfig("es_maml")),
         replace(TINY, method=MethodConfig("ggs_maml")),
     ],
@@ -77,9 +78,12 @@ def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, re
 
 
 @pytest.mark.usefixtures("recorded")
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_one_unit_resumes_bit_for_bit(optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(optimizer=optimizer, schedule="linear")
+@pytest.mark.parametrize(
+    "config",
+    [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED],
+    ids=["adam", "sgd", "carried"],
+)
+def test_one_unit_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config, tmp_path / "whole")
     stop_at = [5]
 

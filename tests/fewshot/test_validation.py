@@ -11,7 +11,7 @@ from metastep.fewshot.config import TestConfig as JudgeConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.validation import judge
-from tests.fewshot.helpers import TINY, stripes
+from tests.fewshot.helpers import CARRIED, TINY, stripes
 
 BY_HAND = {"maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml"}
 
@@ -36,15 +36,20 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return found
 
 
+CONFIGS = {method: configured(method) for method in METHOD_OPTIONS}
+
+
 @pytest.mark.parametrize("test", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize("method", METHOD_OPTIONS)
+@pytest.mark.parametrize(
+    "config", [*CONFIGS.values(), replace(CARRIED, precision="float64")], ids=[*CONFIGS, "carried"]
+)
 def test_by_hand_is_mapped(
-    method: MethodName, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = Learner.fresh(configured(method, test=test))
+    learner = Learner.fresh(replace(config, test=test))
     sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
     found, steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
-    assert len(used) == (0 if method in BY_HAND else 2)
+    assert len(used) == (0 if config.method.name in BY_HAND else 2)
     for module in (validation, evaluate):
         monkeypatch.setattr(module, "of_many", module.mapped)
     expected, expected_steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)

@@ -80,7 +80,7 @@ BETWEEN = {"data_kernel", "weight_kernel", "before_norm_kernel"}  # of blocks th
 CHAINS: dict[str, tuple[Net, str, bool, set[str]]] = {  # the net, precision, whether with a direction, kernels not used
     "strided": (STRIDED, "tf32", True, {"pool_kernel"}),
     "strided, bf16": (STRIDED, "bf16", True, {"pool_kernel"}),
-    "pooled": (POOLED, "tf32", True, set()),
+    "pooled": (POOLED._replace(shots=2), "tf32", True, set()),
     "short": (SHORT, "tf32", False, {"pool_kernel", "join_kernel", "add_kernel"} | BETWEEN),
 }
 

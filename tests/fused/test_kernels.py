@@ -68,6 +68,7 @@ def main() -> None:
     require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", momentum, 4, window=2)
     require_same_sweep(same, "imaml", SGD(0.1), 2, strength=2.0, solver=conjugate_gradient(2))
     require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
+    require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2, carried=True)
 
 
 def require_same(net: "Net", flat_patches: int = 1, **tiles: Any) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -128,19 +129,20 @@ def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **op
     from metastep.fused.algebra import Operators
     from metastep.fused.launch import TritonOperators
     from metastep.paths import Asked, by_hand
+    from metastep.trees import map_tree, norm, subtract
 
     module, tasks = net.build(), net.tasks(number=2)
     chain, meta = chain_of(module, net.size), {name: p.detach() for name, p in module.named_parameters()}
+    meta = ms.with_memory(meta, dynamics) if options.get("carried") else meta  # type: ignore[arg-type]
     asked = Asked(module, getattr(ms, name), dynamics, steps, net.size, options)  # type: ignore[arg-type]
 
-    def meta_gradient(operators: Operators, meta: object, tasks: object) -> dict[str, torch.Tensor]:
-        return by_hand(asked, None, None, chain, operators, "")(meta, tasks).grad  # type: ignore[arg-type, no-any-return]
+    def meta_gradient(operators: Operators, meta: object, tasks: object) -> object:
+        return by_hand(asked, None, None, chain, operators, "")(meta, tasks).grad  # type: ignore[arg-type]
 
-    single = {name: p.float() for name, p in meta.items()}, ms.Task(*((x.float(), y) for x, y in tasks))
+    single = map_tree(lambda p: p.float(), meta), ms.Task(*((x.float(), y) for x, y in tasks))
     expected = meta_gradient(plain, meta, tasks)  # type: ignore[arg-type]
     found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), *single)
-    away = sum(((found[name] - expected[name]) ** 2).sum() for name in meta) ** 0.5  # type: ignore[operator]
-    assert away < TOLERANCE * sum((g**2).sum() for g in expected.values()) ** 0.5, name  # type: ignore[operator]
+    assert norm(subtract(found, expected)) < TOLERANCE * norm(expected), name
 
 
 def require_added() -> None:

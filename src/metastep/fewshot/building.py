@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from metastep import methods
+from metastep.carrying import with_memory
 from metastep.curvature import exact, exact_reverse
 from metastep.dynamics import SGD, Adam, AdamW, RMSprop
 from metastep.errors import MetastepError
@@ -108,15 +109,13 @@ def method_options(method: MethodConfig) -> dict[str, Any]:
 
 
 def initial_meta(config: TrainConfig, net: nn.Module) -> Tree:
-    """θ, the net's own parameters; beside them the inner rates, where those are learned"""
+    """θ, the net's own parameters; beside them what else training moves: inner rates, an optimizer's memory"""
     params = parameters_of(net)
-    if config.method.name not in ("meta_sgd", "maml_pp"):
+    if config.method.carried:
+        meta = with_memory(params, build_dynamics(config.inner))
+    elif config.method.name in ("meta_sgd", "maml_pp"):
+        steps = sum(window_lengths(config.inner.steps, config.window)) if config.method.name == "maml_pp" else None
+        meta = with_rates(params, config.inner.lr, steps)
+    else:
         return params
-    steps = sum(window_lengths(config.inner.steps, config.window)) if config.method.name == "maml_pp" else None
-    meta = with_rates(params, config.inner.lr, steps)
-    return meta | {"rates": map_tree(lambda rate: rate.requires_grad_(), meta["rates"])}
-
-
-def params_of(meta: Tree) -> Tree:
-    """θ alone"""
-    return meta["params"] if meta.keys() == {"params", "rates"} else meta
+    return map_tree(lambda leaf: leaf.requires_grad_(), meta)

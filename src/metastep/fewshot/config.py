@@ -25,7 +25,7 @@ METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "multi_step": {"window", "curvature"},
     "truncated": {"window", "depth", "curvature"},
     "fo_maml": {"window"},
-    "reptile": {"window"},
+    "reptile": {"window", "carried"},
     "imaml": {"window", "strength", "free", "cg_steps", "curvature"},
     "hf_maml": {"window", "delta"},
     "es_maml": {"window", "samples", "sigma"},
@@ -91,6 +91,9 @@ class MethodConfig:
     name: MethodName = told("multi_step", "How the meta-gradient is made.")
     window: int | None = told(None, "Inner steps that share one gradient; 1 if left out.")
     depth: int | None = told(None, "truncated: how many windows the sweep goes back.")
+    carried: bool | None = told(
+        None, "reptile: the inner optimizer's memory goes on from task to task, as in the original."
+    )
     strength: float | None = told(None, "imaml: how strongly the inner loop is held to its start; 2 if left out.")
     free: bool | None = told(None, "imaml: do not hold the inner loop, only damp its solution by strength.")
     cg_steps: int | None = told(None, "imaml: steps of conjugate gradients; 5 if left out.")
@@ -179,6 +182,12 @@ class TrainConfig:
             raise MetastepError(
                 "data.split = trainval trains on the validation classes too: set validation.every to 0, or use train."
             )
+        if self.method.carried:
+            inner, outer = self.inner, self.outer
+            require(inner.optimizer != "sgd", "inner.optimizer", "sgd", "has no memory that method.carried could carry")
+            moved = "as method.carried moves an optimizer's memory by it"
+            require(outer.optimizer == "sgd", "outer.optimizer", outer.optimizer, f"must be sgd, {moved}")
+            require(outer.lr <= 1, "outer.lr", outer.lr, f"must be at most 1, {moved}")
         # These say at once what is wrong with them.
         _ = self.train_episodes, self.test_episodes
         for steps in (self.inner.steps, self.test_steps):

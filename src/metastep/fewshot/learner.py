@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from metastep.errors import MetastepError
-from metastep.fewshot.building import build, build_net, initial_meta, params_of, trusted
+from metastep.fewshot.building import build, build_net, initial_meta, trusted
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.shipped import find_learner
 from metastep.modules import apply, parameters_of
+from metastep.problems import params_of
 from metastep.runs import CheckpointError, Run, checkpoints, from_plain, to_plain
 from metastep.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.windows import InnerLoop, Task, task_gradient
@@ -38,7 +39,8 @@ class Learner:
     config: TrainConfig
     net: nn.Module
     meta: Tree
-    """The meta-parameters: θ by name, or {"params": θ, "rates": …} where inner rates are learned."""
+    """The meta-parameters: θ by name, or {"params": θ, "rates": …} where inner rates are learned, and
+    {"params": θ, "memory": …} where the inner optimizer's memory goes on from task to task."""
 
     @classmethod
     def fresh(cls, config: TrainConfig) -> Self:
@@ -91,7 +93,7 @@ class Learner:
         Parameters whose shape depends on the ways (the head) start from zero: training drew the classes of a task in
         random order, so it had nothing to say about one class rather than another, and equal rows are all that is left
         when classes are exchangeable; softmax sees no difference between equal rows and zeros. Rates that were learned
-        for them become their mean.
+        for them, and what an optimizer remembers of them, become their mean.
         """
         data = self.config.data if ways is None else replace(self.config.data, ways=ways)
         test = self.config.test if steps is None else replace(self.config.test, steps=steps)
@@ -220,10 +222,10 @@ def _difference(own: Any, saved: Any) -> str | None:
 
 def _fitted(meta: Tree, other: Tree) -> Tree:
     """The values of `meta` in the shapes of `other`"""
-    if meta.keys() == {"params", "rates"}:
-        mean = map_tree(lambda x, to: x.mean().expand_as(to), meta["rates"], other["rates"])
-        return {"params": _fitted(meta["params"], other["params"]), "rates": map_tree(_kept, meta["rates"], mean)}
-    return map_tree(_kept, meta, zeros_like(other))
+    if params_of(meta) is meta:
+        return map_tree(_kept, meta, zeros_like(other))
+    mean = map_tree(lambda x, to: x.mean().expand_as(to), meta, other)
+    return map_tree(_kept, meta, mean) | {"params": _fitted(meta["params"], other["params"])}
 
 
 def _kept(value: Tensor, otherwise: Tensor) -> Tensor:

@@ -85,9 +85,10 @@ def _mini_imagenet() -> Iterator[tuple[str, TrainConfig]]:
 
 
 # ---- Reptile (Nichol et al. 2018, appendix A). Two deviations, which tasks in parallel need: the original carries
-# Adam's second moments from each task to the next, here they start anew for every task; and its mini-batches are
-# chunks of a shuffled task, here they are balanced over the classes. There is no query set: the one query of each class
-# is measured, and nothing is learned from it. Judging adapts for 50 steps, on the shots of the setting.
+# Adam's moments from each task to the next, here from the mean of an iteration's tasks to those of the next; and its
+# mini-batches are chunks of a shuffled task, here they are balanced over the classes. There is no query set: the one
+# query of each class is measured, and nothing is learned from it. Judging adapts for 50 steps, on the shots of the
+# setting, from the moments that training left.
 
 
 def _reptile() -> Iterator[tuple[str, TrainConfig]]:
@@ -99,7 +100,7 @@ def _reptile() -> Iterator[tuple[str, TrainConfig]]:
                 DataConfig("omniglot", "trainval", ways, shots=10, queries=1, rotations="as_classes"),
                 NetConfig("reptile_omniglot"),
                 InnerConfig("adam", rate, steps, betas=(0.0, 0.999), batch=batch),
-                MethodConfig("reptile"),
+                MethodConfig("reptile", carried=True),
                 OuterConfig("sgd", 1.0, schedule="linear", tasks=5, iterations=iterations),
                 TestConfig(shots, queries=1, steps=50, batch=5 if ways == 5 else 10),
                 NO_VALIDATION,
@@ -112,7 +113,7 @@ def _reptile() -> Iterator[tuple[str, TrainConfig]]:
                 DataConfig("mini_imagenet", "train", 5, shots=15, queries=1),
                 NetConfig("reptile_mini", channels=3, size=84),
                 InnerConfig("adam", 1e-3, 8, betas=(0.0, 0.999), batch=10),
-                MethodConfig("reptile"),
+                MethodConfig("reptile", carried=True),
                 OuterConfig("sgd", 1.0, schedule="linear", tasks=5, iterations=100_000),
                 TestConfig(shots, queries=1, steps=50, batch=5 if shots == 1 else 15),
                 ValidationConfig(every=2_000, episodes=200),
@@ -120,9 +121,9 @@ def _reptile() -> Iterator[tuple[str, TrainConfig]]:
         )
 
 
-# ---- iMAML (Rajeswaran et al. 2019), gradient descent variant. Its paper has a proximal term of λ = 2 at every inner step;
-# so it ends at chance (docs/log.md). The code that was released has a free inner loop, and damps the solver instead; so it
-# is here, with λ = 24 and a head that starts from zero, as validation classes chose
+# ---- iMAML (Rajeswaran et al. 2019), gradient descent variant. Its paper has a proximal term of λ = 2 at every inner
+# step; so it ends at chance (docs/log.md). The code that was released has a free inner loop, and damps the solver
+# instead; so it is here, with λ = 24 and a head that starts from zero, as validation classes chose
 # (results/bench/gpu-implicit.json). For miniImageNet no recipe was published.
 
 
@@ -168,7 +169,7 @@ def _glyphs() -> Iterator[tuple[str, TrainConfig]]:
                 DataConfig("glyphs", "train", ways, shots=10, queries=1),
                 NetConfig("conv4", filters=32),
                 InnerConfig("adam", 1e-3, 5, betas=(0.0, 0.999), batch=10),
-                MethodConfig("reptile"),
+                MethodConfig("reptile", carried=True),
                 OuterConfig("sgd", 1.0, schedule="linear", tasks=5, iterations=1_000),
                 TestConfig(shots, queries=5, steps=50, batch=5),
                 ValidationConfig(every=250, episodes=100),

@@ -154,6 +154,7 @@ class FusedAdam(Adam):
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
         (lr, weight_decay), *_ = rates  # numbers, so all alike
         passes = Passes(lr, 1 - lr * weight_decay, self.eps, self.betas, len(rates))
-        before = step if isinstance(step, Tensor) else torch.full((), step, dtype=torch.float64, device=p.device)
+        # Of several tasks it is one number; `_unbiased` wants it in double precision.
+        before = step.double() if isinstance(step, Tensor) else p.new_full((), step, dtype=torch.float64)
         moved, m, v = _Window.apply(passes, p, *memory, g, before)  # type: ignore[no-untyped-call]
         return moved, [m, v]

@@ -17,9 +17,9 @@ from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.fused.algebra import Operators, Parameters, differentiate, judge
 from metastep.fused.chain import Chain
-from metastep.problems import every_window
+from metastep.problems import every_window, params_of
 from metastep.tasks import task_count
-from metastep.trees import Tree, hollow_like, joined, map_tree, parted
+from metastep.trees import Tree, add, hollow_like, joined, map_tree, parted, tree_leaves
 from metastep.windows import InnerLoop, Problem, Task
 
 Batch = tuple[Tensor, Tensor]
@@ -106,7 +106,7 @@ def dot_of_each(a: Tensor, b: Tensor) -> Tensor:
 
 def fused_over_tasks(
     chain: Chain, estimator: Estimator, chunk_size: int | None = None, apart: bool = False
-) -> Callable[[dict[str, Tensor], Task], Estimate]:
+) -> Callable[[Tree, Task], Estimate]:
     """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, metrics of each task.
 
     chunk_size: tasks at a time; if left out, all on a GPU, and on a CPU as many as its cache holds the states of.
@@ -115,25 +115,26 @@ def fused_over_tasks(
 
     places: dict[tuple[torch.device, torch.dtype], Places] = {}
 
-    def estimate(meta: dict[str, Tensor], tasks: Task) -> Estimate:
+    def estimate(meta: Tree, tasks: Task) -> Estimate:
         number, measured = task_count(tasks), list[dict[str, Tensor]]()
-        first = next(iter(meta.values()))
+        first = tree_leaves(meta)[0]
         if (kind := (first.device, first.dtype)) not in places:
-            places[kind] = Places.of(chain, meta)
-        theta, stacked = places[kind].to_flat(meta), _stacked(chain, tasks)
+            places[kind] = Places.of(chain, params_of(meta))
+        theta, stacked = flattened(meta, places[kind].to_flat), _stacked(chain, tasks)
         # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
-        at_once = number if theta.is_cuda else max(1, CACHE // (8 * theta.nbytes))
+        at_once = number if first.is_cuda else max(1, CACHE // (8 * tree_leaves(theta)[0].nbytes))
         size = chunk_size or at_once
 
-        def part(i: int) -> Tensor:
+        def part(i: int) -> Tree:
             some = map_tree(lambda x: x[i : i + size], stacked)
-            found = estimator(theta.expand(task_count(some), -1) if apart else theta, some)
+            found = estimator(for_each(theta, task_count(some)) if apart else theta, some)
             measured.append(found.metrics)
-            return found.grad.sum(0) if apart else found.grad  # type: ignore[no-any-return]
+            return map_tree(lambda grad: grad.sum(0), found.grad) if apart else found.grad
 
-        total = reduce(torch.add, map(part, range(0, number, size)))
+        total = reduce(add, map(part, range(0, number, size)))
         metrics = map_tree(lambda *parts: torch.cat(parts), *measured) if len(measured) > 1 else measured[0]
-        return Estimate(metrics["loss"].mean(), places[kind].from_flat(total / number, meta), metrics)
+        mean = map_tree(lambda grad: grad / number, total)
+        return Estimate(metrics["loss"].mean(), named(mean, meta, places[kind].from_flat), metrics)
 
     return torch.no_grad()(estimate)
 
@@ -145,13 +146,13 @@ class FusedJudge(NamedTuple):
     loop: InnerLoop
 
     @torch.no_grad()
-    def at_the_end(self, meta: dict[str, Tensor], tasks: Task) -> dict[str, Tensor]:
+    def at_the_end(self, meta: Tree, tasks: Task) -> dict[str, Tensor]:
         theta, stacked = self._flat(meta, tasks)
         state = self.loop.run(self.loop.windows(stacked), self.loop.begin(theta, stacked), theta)
         return self._measured(state, theta, stacked)
 
     @torch.no_grad()
-    def after_each_window(self, meta: dict[str, Tensor], tasks: Task) -> list[dict[str, Tensor]]:
+    def after_each_window(self, meta: Tree, tasks: Task) -> list[dict[str, Tensor]]:
         """The first is before any"""
         theta, stacked = self._flat(meta, tasks)
         state = self.loop.begin(theta, stacked)
@@ -161,12 +162,34 @@ class FusedJudge(NamedTuple):
             found.append(self._measured(state, theta, stacked))
         return found
 
-    def _flat(self, meta: dict[str, Tensor], tasks: Task) -> tuple[Tensor, Task]:
-        return self.chain.to_flat(meta), _stacked(self.chain, tasks)
+    def _flat(self, meta: Tree, tasks: Task) -> tuple[Tree, Task]:
+        theta, stacked = flattened(meta, self.chain.to_flat), _stacked(self.chain, tasks)
+        return theta if isinstance(theta, Tensor) else for_each(theta, task_count(stacked)), stacked
 
-    def _measured(self, state: State, theta: Tensor, tasks: Task) -> dict[str, Tensor]:
+    def _measured(self, state: State, theta: Tree, tasks: Task) -> dict[str, Tensor]:
         metrics: dict[str, Tensor] = self.loop.problem.outer_loss(state.params, theta, tasks)[1]
         return metrics
+
+
+def flattened(meta: Tree, to_flat: Callable[[dict[str, Tensor]], Tensor]) -> Tree:
+    """θ as one vector, and so each part of a memory beside it; a number there is one of length 1"""
+    if params_of(meta) is meta:
+        return to_flat(meta)
+    memory = {i: to_flat(part) if isinstance(part, dict) else part.view(1) for i, part in meta["memory"].items()}
+    return {"params": to_flat(meta["params"]), "memory": memory}
+
+
+def named(flat: Tree, meta: Tree, from_flat: Callable[[Tensor, dict[str, Tensor]], dict[str, Tensor]]) -> Tree:
+    """The same back, in the shape of `meta`"""
+    if params_of(meta) is meta:
+        return from_flat(flat, meta)
+    like = meta["params"]
+    memory = {i: part.view(()) if len(part) == 1 else from_flat(part, like) for i, part in flat["memory"].items()}
+    return {"params": from_flat(flat["params"], like), "memory": memory}
+
+
+def for_each(theta: Tree, tasks: int) -> Tree:
+    return map_tree(lambda x: x.expand(tasks, -1), theta)
 
 
 class Places(NamedTuple):

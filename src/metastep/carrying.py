@@ -1,0 +1,63 @@
+"""An optimizer's memory that goes on from task to task: a part of meta beside θ, which Reptile moves as it moves θ."""
+
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import torch
+
+from metastep.dynamics import Adam, Dynamics, RMSprop, State
+from metastep.errors import MetastepError
+from metastep.problems import beside
+from metastep.trees import Tree, tree_leaves
+from metastep.windows import Problem
+
+
+@dataclass(frozen=True)
+class Continued:
+    """Adam that goes on. Its memory also holds β₂ᵗ, what its moments lack of a mean: of several, that can be averaged
+
+    as the moments are, and a count of steps could not. Its rates must not look at the step.
+    """
+
+    inner: Adam
+
+    def init(self, params: Tree) -> State:
+        lacking = torch.ones_like(tree_leaves(params)[0].flatten()[0])
+        return State(params, (*self.inner.init(params).memory, lacking))
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        *moments, lacking = state.memory
+        beta = self.inner.betas[1]
+        tiny = torch.finfo(lacking.dtype).tiny  # t goes no further: nothing is lacking any more
+        step = lacking.clamp_min(tiny).log() / log(beta)
+        params, memory, _ = self.inner.advance(State(state.params, tuple(moments), step), grad, meta, steps)
+        return State(params, (*memory, beta**steps * lacking), state.step + steps)
+
+
+def continued(dynamics: Dynamics) -> Dynamics:
+    """The same dynamics, with a memory that says all that a next task has to know"""
+    if isinstance(dynamics, Adam) and dynamics.betas[1] > 0:
+        return Continued(dynamics)
+    if isinstance(dynamics, RMSprop):
+        return dynamics
+    raise MetastepError(
+        f"{type(dynamics).__name__} has no memory that could go on from task to task: use Adam, AdamW or RMSprop, or "
+        "let every task start anew."
+    )
+
+
+def with_memory(params: Tree, dynamics: Dynamics) -> dict[str, Tree]:
+    """θ beside the memory of an optimizer that has seen no task yet"""
+    with torch.no_grad():
+        memory = continued(dynamics).init(params).memory
+    return {"params": params, "memory": {str(i): part for i, part in enumerate(memory)}}
+
+
+def beside_memory(problem: Problem) -> Problem:
+    """The same problem for meta = {"params": θ, "memory": …}; the optimizer goes on from that memory."""
+
+    def start(meta: Tree, task: Any) -> State:
+        return State(problem.start(meta["params"], task), tuple(meta["memory"].values()))
+
+    return beside(problem, start)
