@@ -14,7 +14,7 @@ from metastep.bench.results import Row
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
 # Studies of trials: that of starts, and those of variations, by what they were called.
-FEW_SHOT, TRANSFER = ("first-order", "implicit", "mini-rates"), "transfer-choices"
+FEW_SHOT, TRANSFER = ("carried", "first-order", "implicit", "mini-rates"), "transfer-choices"
 VARIED = (*FEW_SHOT, TRANSFER)
 
 

@@ -6,6 +6,7 @@
         --vary inner.lr=0.1,0.04,0.01,0.004
     python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml \\
         --vary inner.lr=0.05 method.free=true+method.strength=24
+    python -m benchmarks.variations carried --presets omniglot-5w1s-reptile --vary method.carried=null
     python -m benchmarks.variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
         --vary meta.lr=0.0001 seed=1
 
