@@ -143,6 +143,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-heads": run_tables.heads,
     **{f"bench/gpu-{name}": run_tables.variations for name in FEW_SHOT},
+    "bench/cpu-carried": run_tables.variations,
     f"bench/gpu-{TRANSFER}": run_tables.transfer_choices,
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,

@@ -21,6 +21,7 @@ from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, read_metrics
+from metastep.trees import norm
 from tests.fewshot.helpers import CARRIED, TINY, again, same_state, stripes, tiny
 
 
@@ -160,6 +161,15 @@ def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: st
     with Waiting():
         step(0, Nobody())  # type: ignore[arg-type]
     step.settle(1)
+
+
+@pytest.mark.parametrize("config", [replace(TINY, method=MethodConfig("meta_sgd")), CARRIED], ids=["rates", "memory"])
+def test_the_length_that_is_told_is_that_of_theta(config: TrainConfig) -> None:
+    parts = prepare(config, stripes(), None, ALONE)
+    whole = parts.gradient(parts.learner.meta, parts.draw(0, config.outer.tasks)).grad
+    assert norm(whole["params"]) < norm(whole)
+    for step in (AsOneUnit(config, parts, ALONE, 0), StepByStep(config, parts, ALONE, "")):
+        torch.testing.assert_close(step(0, Nobody()).gradient_norm, norm(whole["params"]))  # type: ignore[arg-type]
 
 
 def test_who_goes_step_by_step() -> None:

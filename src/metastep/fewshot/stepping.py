@@ -23,6 +23,7 @@ from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient, for_kernels
+from metastep.problems import params_of
 from metastep.runs import Stop
 from metastep.streams import beside, join
 from metastep.tasks import require_finite, write_grads
@@ -35,7 +36,7 @@ class Found(NamedTuple):
 
     loss: Tensor
     accuracy: Tensor
-    gradient_norm: Tensor
+    gradient_norm: Tensor  # of θ alone: rates, or an optimizer's memory, have units of their own
     stop: bool  # a rank was asked to
 
 
@@ -90,8 +91,8 @@ class StepByStep:
         asked = local.loss.new_tensor(float(stop.requested))
         measured = local.grad, local.loss, local.metrics["accuracy"].mean(), asked
         grad, loss, accuracy, stops = self._ranks.total(measured, tasks / config.outer.tasks)
-        found = Found(loss, accuracy, norm(grad), bool(stops > 0))
-        if not torch.isfinite(found.gradient_norm + found.loss):
+        found = Found(loss, accuracy, norm(params_of(grad)), bool(stops > 0))
+        if not torch.isfinite(norm(grad) + loss):
             raise NonFiniteError(f"iteration {k + 1}: {why(gradient, learner.meta, batch, local)}")
         update(optimizer, config.outer, k, learner.meta, grad)
         return found
@@ -174,12 +175,13 @@ class AsOneUnit:
         return self._parts.draw(k, self._tasks, self._first)
 
     def _iteration(self, dynamics: Dynamics) -> Callable[..., tuple[Prepared, tuple[Tensor, ...]]]:
-        """What it left, and (loss, accuracy, length of the meta-gradient); nothing in it waits for the device
+        """What it left, and (loss, accuracy, length of the meta-gradient of θ); nothing in it waits for the device
 
         With ranks, also whether one of them was asked to stop, as this one is told.
         """
         config, (learner, _, gradient, *_), device = self._config, self._parts, self._parts.learner.device
         share = self._tasks / config.outer.tasks
+        of_theta = joined(params_of(learner.meta)).numel()  # it comes first
 
         def step(at: Prepared, *asked: Tensor) -> tuple[Prepared, tuple[Tensor, ...]]:
             state, batch, number = at
@@ -191,8 +193,9 @@ class AsOneUnit:
             measured = joined(found.grad), found.loss, found.metrics["accuracy"].mean(), *asked
             grad, loss, accuracy, *stops = self._ranks.total(measured, share)
             with beside(device, "made"):
-                length = torch.linalg.vector_norm(grad)
-                made = (length + loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
+                whole = torch.linalg.vector_norm(grad)
+                length = whole if of_theta == len(grad) else torch.linalg.vector_norm(grad[:of_theta])
+                made = (whole + loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
             after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
             join(device, "made")
             kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
