@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import metastep as ms
 from metastep.carrying import continued
@@ -97,6 +98,21 @@ def test_by_hand_is_mapped(dynamics: ms.Adam, chunk: int | None) -> None:
         close(found.grad, expected.grad, 1e-8)
         close(found.loss, expected.loss, 1e-9)
         meta = after(meta, rate, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_by_kernels_on_a_gpu_too() -> None:
+    net, dynamics = Net(ways=5, size=14, filters=(16, 16), bias=False), ms.Adam(1e-3, betas=(0.0, 0.999), eps=1e-3)
+    module, tasks = net.build(), net.tasks()
+    meta = ms.with_memory(ms.parameters_of(module), dynamics)
+    expected = ms.over_tasks(ms.reptile(ms.few_shot(module, cross_entropy), dynamics, 3, carried=True))
+    gradient = ms.meta_gradient(net.build().float().cuda(), ms.reptile, dynamics, 3, net.size, carried=True)
+    assert "Triton kernels (float32)" in gradient.path
+    for rate in (1.0, 0.5):
+        there = map_tree(lambda x: x.detach().cuda().float() if x.is_floating_point() else x.cuda(), (meta, tasks))
+        found, wanted = gradient(*there).grad, expected(meta, tasks)
+        assert relative_error(map_tree(lambda x: x.cpu().double(), found), wanted.grad) < 1e-3
+        meta = after(meta, rate, wanted)
 
 
 def test_the_sweep_learns_a_memory_to_start_from() -> None:

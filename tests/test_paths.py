@@ -140,11 +140,17 @@ def test_dynamics_that_are_no_single_kernel_stay_as_they_are() -> None:
         assert in_one_pass(dynamics) is dynamics
 
 
+FOR_KERNELS = {
+    "strided": Net(ways=5, size=14, filters=(16, 16, 16)),
+    "pooled": Net(ways=5, channels=3, size=8, filters=(32, 32), stride=1, pool=2),
+}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("net", FOR_KERNELS.values(), ids=FOR_KERNELS)
 @pytest.mark.parametrize(("method", "options"), SERVED)
-def test_kernels_on_a_gpu_equal_the_mapped(method: Any, options: dict[str, Any]) -> None:
+def test_kernels_on_a_gpu_equal_the_mapped(method: Any, options: dict[str, Any], net: Net) -> None:
     """Few and small maps: of many, some entry is so near to 0 that float32 finds it on the other side"""
-    net = Net(ways=5, size=14, filters=(16, 16, 16))
     decay = 0.0 if method is ms.imaml else 1e-4
     module, dynamics = net.build(), ms.SGD(0.01, momentum=0.9, weight_decay=decay)
     problem = ms.few_shot(module, cross_entropy)
