@@ -43,9 +43,7 @@ def central_difference(delta: float = 0.1) -> Curvature:
     def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         length = norm(direction)
         step = delta / torch.where(length > 0, length, 1.0)
-        ahead = joint_gradient(window, add_scaled(params, step, direction), meta)
-        behind = joint_gradient(window, add_scaled(params, -step, direction), meta)
-        return scale(1 / (2 * step), subtract(ahead, behind))  # type: ignore[no-any-return]
+        return scale(1 / (2 * step), _change(window, params, meta, scale(step, direction)))  # type: ignore[no-any-return]
 
     return pull
 
@@ -55,15 +53,19 @@ def gaussian_smoothing(samples: int = 8, sigma: float = 1e-2) -> Curvature:
     require_positive(samples=samples, sigma=sigma)
 
     def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-        total = (zeros_like(params), zeros_like(meta))
+        total, share = (zeros_like(params), zeros_like(meta)), 1 / (2 * sigma * samples)
         for _ in range(samples):
             u = normal_like(params)
-            ahead = joint_gradient(window, add_scaled(params, sigma, u), meta)
-            behind = joint_gradient(window, add_scaled(params, -sigma, u), meta)
-            total = add_scaled(total, dot(u, direction) / (2 * sigma * samples), subtract(ahead, behind))
+            total = add_scaled(total, share * dot(u, direction), _change(window, params, meta, scale(sigma, u)))
         return total
 
     return pull
+
+
+def _change(window: Window, params: Tree, meta: Tree, way: Tree) -> Tree:
+    """Of the joint gradient, from φ − way to φ + way"""
+    ahead, behind = (joint_gradient(window, add_scaled(params, sign, way), meta) for sign in (1, -1))
+    return subtract(ahead, behind)
 
 
 def zeroth_order(samples: int = 8, sigma: float = 1e-1) -> Curvature:

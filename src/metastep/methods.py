@@ -49,8 +49,7 @@ def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1,
     carried: the optimizer's memory goes on from task to task, as in the code that was released, by the same rule:
     meta is `with_memory(θ, dynamics)`. An outer rate above 1, or another outer rule, would leave what moments can be.
     """
-    if carried:
-        problem, dynamics = beside_memory(problem), continued(dynamics)
+    problem, dynamics = (beside_memory(problem), continued(dynamics)) if carried else (problem, dynamics)
     return displacement(InnerLoop(problem, dynamics, window_lengths(steps, window)), carried)
 
 

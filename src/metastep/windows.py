@@ -73,11 +73,10 @@ class InnerLoop(NamedTuple):
         passages = []
         for window in windows:
             gradient = task_gradient(window, state.params, meta)
+            passage = Passage(state, gradient)
             if is_linear(self.dynamics, state, meta):
-                hollow = State(state.params, hollow_like(state.memory), state.step)
-                passages.append(Passage(hollow, hollow_like(gradient)))
-            else:
-                passages.append(Passage(state, gradient))
+                passage = Passage(state._replace(memory=hollow_like(state.memory)), hollow_like(gradient))
+            passages.append(passage)
             state = self.dynamics.advance(state, gradient, meta, window.steps)
         return passages, state
 
