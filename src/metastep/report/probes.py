@@ -15,7 +15,7 @@ from metastep.fewshot.building import build
 from metastep.fewshot.evaluate import EVALUATION_SEED, digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
-from metastep.problems import accuracy
+from metastep.problems import accuracy, params_of
 from metastep.trees import map_tree, tree_leaves
 
 SPLIT = "test"
@@ -64,7 +64,7 @@ def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
     return Probed(
         gradients,
         products,
-        parameters=sum(leaf.numel() for leaf in tree_leaves(learner.meta)),
+        parameters=sum(leaf.numel() for leaf in tree_leaves(params_of(learner.meta))),
         differences=differences,
         episodes=show_episodes(learner, images, episodes) if episodes else [],
         weights=digest(learner),
