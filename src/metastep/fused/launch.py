@@ -92,13 +92,19 @@ class Norm(NamedTuple):
     scaled: bool
 
 
-class Seen(NamedTuple):
+@dataclass
+class Seen:
     """z and ż that the next block reads, and which of their windows they were"""
 
     z: Tensor
     z_t: Tensor | None
     places: Tensor  # of bytes; of no meaning where nothing is pooled
     ready: tuple[Tensor, Tensor | None] | None = None  # a and ȧ, where a kernel had z in its hands to make them
+
+    def take(self) -> tuple[Tensor, Tensor | None] | None:
+        """Once: the next convolution alone wants a and ȧ, and the way back may have their memory"""
+        ready, self.ready = self.ready, None
+        return ready
 
 
 @dataclass(frozen=True)
@@ -276,7 +282,7 @@ def _cotangent_inputs(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tenso
 def _ready_source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm, bool]:
     """The same, as it is convolved; whether there is nothing left to normalise"""
     src, src_t, norm = _source(before)
-    ready = before.saved.ready if isinstance(before, Layer) else None
+    ready = before.saved.take() if isinstance(before, Layer) else None
     return (*ready, norm, True) if ready else (src, src_t, norm, False)
 
 
