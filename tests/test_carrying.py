@@ -7,9 +7,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
+from metastep.by_hand import curvature_by_hand
 from metastep.carrying import continued
+from metastep.fused import chain_of, fused_problem, plain
 from metastep.paths import mapped
-from metastep.trees import Tree, add_scaled, map_tree
+from metastep.trees import Tree, add_scaled, map_tree, norm
+from metastep.windows import task_gradient
 from tests.fused.helpers import Net, close
 from tests.helpers import case, relative_error
 
@@ -126,6 +129,22 @@ def test_the_sweep_learns_a_memory_to_start_from() -> None:
     expected = ms.reference(problem, onwards, 4, window=2)(meta, one(tasks, 0)).grad
     assert relative_error(found, expected) < 1e-10
     assert float(expected["memory"]["1"]["0.weight"].abs().max()) > 0
+
+
+def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
+    net = Net(bias=False)
+    module, tasks = net.build(), net.tasks()
+    chain, stacked = chain_of(module, net.size), ms.Task(*((x.permute(0, 1, 3, 4, 2), y) for x, y in net.tasks()))
+    theta = chain.to_flat(ms.parameters_of(module)).detach()
+    params, problem = theta.expand(len(tasks.support[1]), -1), fused_problem(chain, plain)
+    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, ms.beside_memory(problem)))
+    meta, along = {"params": theta, "memory": {"0": torch.rand_like(theta)}}, torch.randn_like(params)
+    torch.testing.assert_close(task_gradient(beside, params, meta), task_gradient(alone, params, theta))
+    h, c = curvature_by_hand(beside, params, meta, along)
+    expected, of_theta = curvature_by_hand(alone, params, theta, along)
+    torch.testing.assert_close(h, expected)
+    assert float(norm(h)) > 0
+    torch.testing.assert_close(c, {"params": of_theta, "memory": {"0": torch.zeros_like(theta)}})
 
 
 def test_what_has_no_memory_cannot_carry_it() -> None:

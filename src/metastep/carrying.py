@@ -23,8 +23,7 @@ class Continued:
     inner: Adam
 
     def init(self, params: Tree) -> State:
-        lacking = torch.ones_like(tree_leaves(params)[0].flatten()[0])
-        return State(params, (*self.inner.init(params).memory, lacking))
+        return State(params, (*self.inner.init(params).memory, tree_leaves(params)[0].new_ones(())))
 
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         *moments, lacking = state.memory

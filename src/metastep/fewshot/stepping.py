@@ -91,11 +91,11 @@ class StepByStep:
         asked = local.loss.new_tensor(float(stop.requested))
         measured = local.grad, local.loss, local.metrics["accuracy"].mean(), asked
         grad, loss, accuracy, stops = self._ranks.total(measured, tasks / config.outer.tasks)
-        found = Found(loss, accuracy, norm(params_of(grad)), bool(stops > 0))
-        if not torch.isfinite(norm(grad) + loss):
+        whole, of_theta = norm(grad), params_of(grad)
+        if not torch.isfinite(whole + loss):
             raise NonFiniteError(f"iteration {k + 1}: {why(gradient, learner.meta, batch, local)}")
         update(optimizer, config.outer, k, learner.meta, grad)
-        return found
+        return Found(loss, accuracy, whole if of_theta is grad else norm(of_theta), bool(stops > 0))
 
     def look(self, done: int) -> None:
         del done  # every iteration looks

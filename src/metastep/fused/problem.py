@@ -163,8 +163,7 @@ class FusedJudge(NamedTuple):
         return found
 
     def _flat(self, meta: Tree, tasks: Task) -> tuple[Tree, Task]:
-        theta, stacked = flattened(meta, self.chain.to_flat), _stacked(self.chain, tasks)
-        return theta if isinstance(theta, Tensor) else for_each(theta, task_count(stacked)), stacked
+        return for_each(flattened(meta, self.chain.to_flat), task_count(tasks)), _stacked(self.chain, tasks)
 
     def _measured(self, state: State, theta: Tree, tasks: Task) -> dict[str, Tensor]:
         metrics: dict[str, Tensor] = self.loop.problem.outer_loss(state.params, theta, tasks)[1]
