@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> 
 
 def command(module: str, options: argparse.Namespace, *names: str) -> str:
     """As it was typed, but for where data and runs are, and how long it may take at a time"""
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
     words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
     flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
     return " ".join([f"python -m benchmarks.{module}", *flags])

@@ -6,13 +6,15 @@
         --vary inner.lr=0.1,0.04,0.01,0.004
     python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml \\
         --vary inner.lr=0.05 method.free=true+method.strength=24
+    python -m benchmarks.variations implicit --presets omniglot-5w1s-imaml --base net.filters=16+outer.tasks=8 \\
+        --vary data.queries=15
     python -m benchmarks.variations carried --presets omniglot-5w1s-reptile --vary method.carried=null
     python -m benchmarks.variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
         --vary meta.lr=0.0001 seed=1
 
 Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as ever.
 
-Names are those of config.json. On a CPU it can only be tried out.
+Names are those of config.json. --base makes every run a smaller one, which a CPU can train.
 """
 
 import argparse
@@ -39,26 +41,27 @@ UNCHANGED = "as it is"
 
 class Variation(NamedTuple):
     preset: str
+    base: str  # of all variations
     change: str  # such as inner.lr=0.1, or several joined by +
 
     @property
     def name(self) -> str:
-        return f"{self.preset}-{self.change.replace(' ', '-')}"
+        return "-".join([self.preset, *(part.replace(" ", "-") for part in (self.base, self.change) if part)])
 
     @property
     def config(self) -> Config:
-        return varied(preset_of(self.preset), self.change)
+        return varied(self.unchanged, self.change)
 
-
-def preset_of(name: str) -> Config:
-    """In the precision that its claims are run with"""
-    config: Config = kind_of(name).presets()[name]
-    return replace(config, precision=trials.usual_precision())
+    @property
+    def unchanged(self) -> Config:
+        """In the precision that the preset's claims are run with"""
+        config: Config = kind_of(self.preset).presets()[self.preset]
+        return varied(replace(config, precision=trials.usual_precision()), self.base)
 
 
 def varied(config: Config, change: str) -> Config:
     """`config` with entries of its config.json changed"""
-    if change == UNCHANGED:
+    if change in ("", UNCHANGED):
         return config
     plain = to_plain(config)
     for one in change.split("+"):
@@ -81,18 +84,18 @@ def value_of(text: str) -> Any:
         return text
 
 
-def variations(presets: list[str], vary: list[str]) -> Iterator[Variation]:
+def variations(presets: list[str], vary: list[str], base: str = "") -> Iterator[Variation]:
     for preset in presets:
-        yield Variation(preset, UNCHANGED)
+        yield Variation(preset, base, UNCHANGED)
         for change in vary:
             first, _, values = change.rpartition("=")  # of those joined by +, the last may have several
-            several = (Variation(preset, f"{first}={value}") for value in values.split(","))
-            yield from (one for one in several if one.config != preset_of(preset))
+            several = (Variation(preset, base, f"{first}={value}") for value in values.split(","))
+            yield from (one for one in several if one.config != one.unchanged)
 
 
 def main() -> None:
     options = parsed()
-    asked = {one.name: one for one in variations(options.presets, options.vary)}
+    asked = {one.name: one for one in variations(options.presets, options.vary, options.base)}
 
     def folder(name: str) -> Path:
         return Path(options.runs / name)
@@ -109,7 +112,7 @@ def main() -> None:
     )
     begun = [one for name, one in asked.items() if (folder(name) / "config.json").is_file()]
     rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
-    names = ("presets", "vary", "iterations", "looks", "episodes")
+    names = ("presets", "base", "vary", "iterations", "looks", "episodes")
     trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)
     if len(ended) < len(asked):
         sys.exit(trials.UNFINISHED)
@@ -137,6 +140,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"
     )
+    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+outer.tasks=8")
     trials.add_options(parser, iterations=5_000, runs="variations")
     return parser.parse_args()
 
