@@ -28,7 +28,8 @@ METHODS = {
 
 
 def methods(config: TrainConfig, problem: ms.Problem) -> dict[str, ms.Estimator]:
-    """Only momentum's own way has the implicit gradient: it knows where plain steps would rest"""
+    """Without weight decay, of which an implicit gradient would not know"""
+    config = replace(config, inner=replace(config.inner, weight_decay=0.0))
     return {name: build_estimator(replace(config, method=method), problem) for name, method in METHODS.items()}
 
 

@@ -50,13 +50,13 @@ class Variation(NamedTuple):
 
     @property
     def config(self) -> Config:
-        return varied(self.unchanged, self.change)
+        return varied(preset_of(self.preset, self.base), self.change)
 
-    @property
-    def unchanged(self) -> Config:
-        """In the precision that the preset's claims are run with"""
-        config: Config = kind_of(self.preset).presets()[self.preset]
-        return varied(replace(config, precision=trials.usual_precision()), self.base)
+
+def preset_of(name: str, base: str = "") -> Config:
+    """In the precision that its claims are run with"""
+    config: Config = kind_of(name).presets()[name]
+    return varied(replace(config, precision=trials.usual_precision()), base)
 
 
 def varied(config: Config, change: str) -> Config:
@@ -90,7 +90,7 @@ def variations(presets: list[str], vary: list[str], base: str = "") -> Iterator[
         for change in vary:
             first, _, values = change.rpartition("=")  # of those joined by +, the last may have several
             several = (Variation(preset, base, f"{first}={value}") for value in values.split(","))
-            yield from (one for one in several if one.config != one.unchanged)
+            yield from (one for one in several if one.config != preset_of(preset, base))
 
 
 def main() -> None:

@@ -46,6 +46,15 @@ def test_a_value_that_the_preset_has_is_not_trained_twice() -> None:
     assert (both.seed, both.inner.lr) == (2, 0.4)
 
 
+def test_every_variation_of_a_smaller_run_is_as_small() -> None:
+    base = "net.filters=16+outer.tasks=2"
+    asked = list(variations.variations([PRESET], ["outer.tasks=2,3"], base))
+    assert [one.change for one in asked] == ["as it is", "outer.tasks=3"], "2 is the base's"
+    assert [(one.config.net.filters, one.config.outer.tasks) for one in asked] == [(16, 2), (16, 3)]
+    names = {one.name for one in [*asked, *variations.variations([PRESET], ["outer.tasks=3"])]}
+    assert len(names) == 4, "each in a folder of its own"
+
+
 def test_transfer_presets_are_told_by_their_test(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
