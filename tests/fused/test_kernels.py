@@ -18,7 +18,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 TOLERANCE = 2e-5  # float32 sums of some hundred terms
-SMALL = {"part": 64, "patch_part": 64, "pictures": 16}
+PART = 64  # rows: several of these are a small net's
 
 
 def interpreter_is_broken() -> str | None:
@@ -47,19 +47,20 @@ def main() -> None:
     standard, pooled = Net(ways=3, size=6, filters=(16, 16)), Net(ways=2, shots=2, filters=(16,), stride=1, pool=2)
     # one part and one tile of everything; then several; other strides, kernels and paddings
     require_same(standard)
-    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), **SMALL, **tiles_of(16))
+    require_same(Net(ways=5, shots=4, size=5, filters=(16,)), tiles_of(16, part=PART))
     with sums_joined_by(2):  # forth and back
-        require_same(Net(ways=2, shots=2, size=5, filters=(32, 16), stride=1, padding=0), **tiles_of(16, 16))
-    require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2))
+        require_same(Net(ways=2, shots=2, size=5, filters=(32, 16), stride=1, padding=0), tiles_of(16, 16))
+    require_same(Net(ways=2, shots=2, size=9, filters=(16, 16), stride=3, kernel=2), tiles_of(128, taps=3))
     # other zeros behind than before: TensorFlow's, of an even and of an odd size
     same = Net(ways=2, shots=2, size=6, filters=(16, 16), padding=0, same=True)
     require_same(same)
     # as Finn's for miniImageNet, with an odd edge; other windows and a scale; windows of which several are the largest
     finn = pooled._replace(channels=3, size=7, filters=(16, 32), shift_only=True, eps=1e-3)
     require_same(finn)
+    require_same(finn, tiles_of(16, 16, taps=3, part=PART))
     require_same(pooled._replace(size=6, filters=(16, 16), behind=1, edge=True))  # 7, 4, 5, 3
     with sums_joined_by(2):
-        require_same(pooled._replace(size=7, pool=3, bias=False), **SMALL, **tiles_of(16))
+        require_same(pooled._replace(size=7, pool=3, bias=False), tiles_of(16, part=PART))
     require_same(pooled, flat_patches=4)
     require_fused_sgd()
     require_fused_adam()
@@ -71,14 +72,14 @@ def main() -> None:
     require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2, carried=True)
 
 
-def require_same(net: "Net", flat_patches: int = 1, **tiles: Any) -> None:  # type: ignore[name-defined]  # noqa: F821
+def require_same(net: "Net", tiles: "Tiles | None" = None, flat_patches: int = 1) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Values, gradients and products; pictures may be made of flat patches of a side"""
     from metastep.fused import chain_of, plain
     from metastep.fused.algebra import differentiate
     from metastep.fused.launch import TritonOperators, require_kernels
     from metastep.fused.problem import value
 
-    operators = TritonOperators("ieee", **(tiles or tiles_of(128)))
+    operators = TritonOperators("ieee", tiles or tiles_of(128))
 
     module = net.build().float()
     chain, (x, y) = chain_of(module, net.size), net.tasks(number=2).support
@@ -101,11 +102,12 @@ def require_same(net: "Net", flat_patches: int = 1, **tiles: Any) -> None:  # ty
             assert (slot.of(found) - slot.of(g)).norm() / size < TOLERANCE, (net, slot.name, direction is not None)
 
 
-def tiles_of(rows: int, channels: int = 64) -> dict[str, Any]:
+def tiles_of(rows: int, channels: int = 64, taps: int = 1, part: int = 512) -> "Tiles":  # type: ignore[name-defined]  # noqa: F821
     """The interpreter takes as long for a small tile as for a large one: where it does not matter, they are large"""
-    from metastep.fused.launch import Tile, Tiles
+    from metastep.fused.launch import Tile, Tiles, WeightTile
 
-    return {"tiles": Tiles(*[Tile(rows, channels)] * len(Tiles._fields))}
+    tile, weight = Tile(rows, channels), WeightTile(rows, channels, taps=taps, part=part)
+    return Tiles(**{name: weight if "weight" in name else tile for name in Tiles._fields})
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **op
 
     single = map_tree(lambda p: p.float(), meta), ms.Task(*((x.float(), y) for x, y in tasks))
     expected = meta_gradient(plain, meta, tasks)  # type: ignore[arg-type]
-    found = meta_gradient(TritonOperators("ieee", **tiles_of(128)), *single)
+    found = meta_gradient(TritonOperators("ieee", tiles_of(128)), *single)
     assert norm(subtract(found, expected)) < TOLERANCE * norm(expected), name
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -52,14 +53,26 @@ class Tile(NamedTuple):
     stages: int = 3
 
 
+class WeightTile(NamedTuple):
+    """The same of a weight gradient, and how its sum over all rows is parted among programs"""
+
+    rows: int
+    channels: int
+    warps: int = 4
+    stages: int = 3
+    taps: int = 1  # share what is read of dz, where a kernel's taps can be so parted
+    part: int = 512  # rows times taps that one program sums over, at least
+    programs: int = 1024  # at most: each writes a gradient of its own, to be added up
+
+
 class Tiles(NamedTuple):
     """Of each kernel; where patches are read as a whole, channels do not matter"""
 
     forward: Tile
     patch_forward: Tile
     data: Tile
-    weight: Tile
-    patch_weight: Tile
+    weight: WeightTile
+    patch_weight: WeightTile
     pool: Tile
     before_norm: Tile
 
@@ -67,12 +80,14 @@ class Tiles(NamedTuple):
 # The fastest of those that were measured on an H200, for blocks of so many filters or fewer
 TILES = {
     32: Tiles(
-        forward=Tile(64, 32, warps=2), patch_forward=Tile(128, 64), data=Tile(64, 32), weight=Tile(16, 32, warps=2),
-        patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64, warps=2),
+        forward=Tile(64, 32, warps=2), patch_forward=Tile(128, 64), data=Tile(64, 32),
+        weight=WeightTile(32, 32, warps=2, stages=1, taps=3, programs=512),
+        patch_weight=WeightTile(16, 64, warps=2, part=128), pool=Tile(16, 64), before_norm=Tile(64, 64, warps=2),
     ),
     128: Tiles(
-        forward=Tile(32, 64), patch_forward=Tile(32, 64), data=Tile(64, 32), weight=Tile(16, 64, warps=2),
-        patch_weight=Tile(16, 64, warps=2), pool=Tile(16, 64), before_norm=Tile(64, 64),
+        forward=Tile(32, 64), patch_forward=Tile(32, 64), data=Tile(64, 32),
+        weight=WeightTile(16, 32, taps=3, part=1024), patch_weight=WeightTile(16, 64, warps=2, part=128),
+        pool=Tile(16, 64), before_norm=Tile(64, 64),
     ),
 }  # fmt: skip
 
@@ -113,9 +128,6 @@ class TritonOperators:
     tiles: Tiles | None = None  # for all blocks; by their filters, if left out
     pictures: int = 16
     features: int = 64
-    part: int = 512  # rows that one program sums a weight gradient over, at least
-    patch_part: int = 128  # where there are few channels, and so few programs
-    programs: int = 1024  # for a weight gradient, at most: each writes one of its own, to be added up
 
     def room(self, flat: Tensor) -> Tensor:
         return torch.empty_like(flat)  # the kernels write all of it
@@ -186,9 +198,10 @@ class TritonOperators:
         """
         block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
         rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
-        pieces = 1 if few else block.kernel**2 * triton.cdiv(block.inputs, self.tiles_for(block).weight.channels)
-        part = max(self.patch_part if few else self.part, triton.cdiv(rows * pieces * tasks, self.programs))
-        parts = triton.cdiv(rows, part)
+        tile = self.tiles_for(block).patch_weight if few else self.tiles_for(block).weight
+        taps = 1 if few else _shared_taps(tile, block)
+        pieces = 1 if few else block.kernel**2 // taps * triton.cdiv(block.inputs, tile.channels)
+        parts = triton.cdiv(rows, max(tile.part // taps, triton.cdiv(rows * pieces * tasks, tile.programs)))
         with beside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
@@ -207,7 +220,8 @@ class TritonOperators:
         (src, src_t, norm), (dz, dz_t, _), tile = _source(before), back, self.tiles_for(block).weight
         weight_kernel[grid](
             src, _or(src_t, src), norm.numbers, dz, _or(dz_t, dz), written, *sizes, dz_t is not None, tile.rows,
-            min(tile.channels, src.shape[-1]), self.precision, num_warps=tile.warps, num_stages=tile.stages,
+            min(tile.channels, src.shape[-1]), _shared_taps(tile, block), self.precision, num_warps=tile.warps,
+            num_stages=tile.stages,
         )  # fmt: skip
 
     def _patch_weights(
@@ -305,6 +319,10 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
 
 def _geometry(block: Block) -> tuple[int, ...]:
     return block.size, block.out_size, block.inputs, block.outputs, block.kernel, block.stride, block.padding
+
+
+def _shared_taps(tile: WeightTile, block: Block) -> int:
+    return gcd(tile.taps, block.kernel**2)
 
 
 def _columns(block: Block) -> int:

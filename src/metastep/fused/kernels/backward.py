@@ -101,34 +101,45 @@ def data_kernel(
 def weight_kernel(
     src, src_t, norm, dz, dz_t, out, rows, rows_per_part, stride, part_stride, size, width,
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
-    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of one tap and some channels over a part of the rows, or its derivative"""
+    """dw = (a⁻)ᵀ dz of some taps, which read dz once, and some channels over a part of the rows, or its derivative"""
     follow(CHAINED)
     number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    tap, pictures = number // (C // BLOCK_C), rows // (width * width)
+    first_tap, pictures = number // (C // BLOCK_C) * TAPS, rows // (width * width)
     src += task * pictures * size * size * C
     src_t += task * pictures * size * size * C
     dz += task * rows * O
     dz_t += task * rows * O
     o, c = tl.arange(0, O), number % (C // BLOCK_C) * BLOCK_C + tl.arange(0, BLOCK_C)
     numbers = norm_of(norm + task * NORM_ROWS * C, c, C, DUAL)
-    acc = tl.zeros((BLOCK_C, O), tl.float32)
+    sums = ()
+    for _ in tl.static_range(TAPS):
+        sums = sums + (tl.zeros((BLOCK_C, O), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     last = tl.minimum((part + 1) * rows_per_part, rows)
     for first in range(part * rows_per_part, last, BLOCK_R):
         r = first + tl.arange(0, BLOCK_R)
         row_mask = r < last
         image, yo, xo = position(r, width, width)
-        y, x = yo * S + tap // K - PAD, xo * S + tap % K - PAD
-        seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-        value, value_t = load_pair(src, src_t, ((image * size + y) * size + x)[:, None] * C + c[None, :], seen, DUAL)
-        f, f_t = activation(value, value_t, numbers, seen, DUAL)
         d, d_t = load_pair(dz, dz_t, r[:, None] * O + o[None, :], row_mask[:, None], DUAL)
-        acc = dot(tl.trans(f), d_t, acc, PRECISION)
-        if DUAL:
-            acc = dot(tl.trans(f_t), d, acc, PRECISION)
-    at = (tap * C + c)[:, None] * O + o[None, :]
-    tl.store(out + part * part_stride + task * stride + at, acc)
+        y0, x0 = yo * S - PAD, xo * S - PAD
+        corner, added = ((image * size + y0) * size + x0) * C, ()
+        for i in tl.static_range(TAPS):
+            down, right = (first_tap + i) // K, (first_tap + i) % K
+            y, x = y0 + down, x0 + right
+            seen = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+            at = (corner + (down * size + right) * C)[:, None] + c[None, :]
+            value, value_t = load_pair(src, src_t, at, seen, DUAL)
+            f, f_t = activation(value, value_t, numbers, seen, DUAL)
+            acc = dot(tl.trans(f), d_t, sums[i], PRECISION)
+            if DUAL:
+                acc = dot(tl.trans(f_t), d, acc, PRECISION)
+            added = added + (acc,)  # type: ignore[assignment]  # noqa: RUF005
+        sums = added
+    for i in tl.static_range(TAPS):
+        at = ((first_tap + i) * C + c)[:, None] * O + o[None, :]
+        tl.store(out + part * part_stride + task * stride + at, sums[i])
 
 
 @kernel("side", "blocks", "rows", "rows_per_part", "size", "width")
