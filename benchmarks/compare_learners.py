@@ -1,6 +1,6 @@
 """How far each method is from the exact meta-gradient, at the θ of trained learners and through their own inner loops.
 
-    python -m benchmarks.compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
+python -m benchmarks.compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Tables of what studies of runs wrote. A file that is not there has none."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from benchmarks import results
 from benchmarks.bench_tables import heading, line
@@ -122,6 +124,18 @@ def heads(name: str) -> Iterator[str]:
         ]  # fmt: skip
 
     yield from table(name, titles, 2, cells)
+
+
+def compared_learners(name: str) -> Iterator[str]:
+    """A line for each learner, with the cosine of each method"""
+    if rows := told(name):
+        methods = list(dict.fromkeys(row["method"] for row in rows))
+        yield provenance(results.read(name))
+        yield from heading("learner", "inner rate", *methods, words=1)
+        for run, of in groupby(rows, itemgetter("run")):
+            found = {row["method"]: row for row in of}
+            rate = f"{found[methods[0]]['inner_rate']:g}"
+            yield line(run.removesuffix("-seed0"), rate, *(f"{found[method]['cosine']:.3f}" for method in methods))
 
 
 def _if_there(value: float | None) -> str:

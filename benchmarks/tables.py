@@ -142,6 +142,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
     **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
     "bench/cpu-heads": run_tables.heads,
+    "bench/cpu-compare-learners": run_tables.compared_learners,
     **{f"bench/{device}-{name}": run_tables.variations for device in ("gpu", "cpu") for name in FEW_SHOT},
     f"bench/gpu-{TRANSFER}": run_tables.transfer_choices,
     "bench/cpu-transfer-digits": transfer_digits,

@@ -1,4 +1,5 @@
-"""Presets with one entry changed: which are made, and that they are trained, resumed and told; and trained heads."""
+"""Presets with one entry changed: which are made, and that they are trained, resumed and told; and what trained
+learners are asked."""
 
 import json
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import heads, results, run_tables, variations
+from benchmarks import compare_learners, heads, results, run_tables, variations
 from benchmarks.variations import preset_of
 from metastep import Learner
 from metastep.errors import MetastepError
@@ -107,3 +108,20 @@ def test_rows_apart_and_a_learner_without_its_head(
     assert (row["method"], row["setting"], row["episodes"]) == ("fomaml", "glyphs-5w1s", 3)
     assert row["gain"] == pytest.approx(row["from_zero"] - row["accuracy"])
     assert list(run_tables.heads("bench/cpu-heads"))[-1].startswith("| glyphs-5w1s | fomaml |")
+
+
+def test_methods_are_compared_at_a_trained_learner(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root / f"{PRESET}-seed0"
+    train(variations.varied(preset_of(PRESET, "net.filters=4+inner.lr=1e-4"), "outer.iterations=1"), folder)
+    monkeypatch.setattr(sys, "argv", ["compare_learners", str(folder), "--tasks", "2"])
+    compare_learners.main()
+    capsys.readouterr()
+    found = {row["method"]: row["cosine"] for row in results.read("bench/cpu-compare-learners")["rows"]}
+    assert found.keys() == compare_learners.METHODS.keys()
+    of_the_rate = [cosine for method, cosine in found.items() if not method.startswith("iMAML")]
+    assert min(of_the_rate) > 0.9999, "at so small a rate all of them are first order"
+    assert list(run_tables.compared_learners("bench/cpu-compare-learners"))[-1].startswith(
+        f"| {PRESET} | 0.0001 | 1.000 |"
+    )
