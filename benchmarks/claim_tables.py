@@ -11,7 +11,8 @@ from metastep.reproduce.transfer_runs import gradient_differences
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
 LOOKS = results.ROOT / "results" / "runs" / "stl10-sgd-baseline-seed0.jsonl"
-COSTS, CHANGES, TRAINING = (f"figures/{name}.svg" for name in ("omniglot-costs", "gradient-difference", "training"))
+COSTS, CHANGES = (f"figures/{name}.svg" for name in ("omniglot-costs", "gradient-difference"))
+TRAINING = {"T4": "omniglot", "T5": "miniimagenet"}  # the table of what was trained on it
 
 
 def summary(name: str) -> Iterator[str]:
@@ -27,14 +28,20 @@ def claims(name: str) -> Iterator[str]:
 def figures(name: str) -> Iterator[str]:
     """Links to those that there is something to draw of"""
     del name
-    if training.settings():
-        yield f"T4: how the learners were trained, from `results/runs`.\n\n![training]({TRAINING})\n"
+    kept = training.settings()
+    for table, data in TRAINING.items():
+        if data in kept:
+            yield f"{table}: how the learners were trained, from `results/runs`.\n\n![training]({trained(data)})\n"
     if path := measured():
         named = " and ".join(f"`results/bench/{each.name}`" for each in (path, more_steps(path)) if each)
         yield f"X2, X4: memory and time against inner steps, from {named}.\n\n![costs]({COSTS})\n"
     if looked():
         yield f"X15: how the transfer gradient changes in a virtual step, from `results/runs/{LOOKS.name}`.\n"
         yield f"![gradient difference over training]({CHANGES})\n"
+
+
+def trained(data: str) -> str:
+    return f"figures/training-{data}.svg"
 
 
 def measured() -> Path | None:
@@ -47,8 +54,8 @@ def looked() -> bool:
 
 
 def draw() -> None:
-    if panels := training.settings():
-        training.draw(panels, DOCS / TRAINING)
+    for data, panels in training.settings().items():
+        training.draw(panels, DOCS / trained(data))
     if path := measured():
         draw_costs(path, DOCS / COSTS)
     if looked():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -12,7 +13,7 @@ from metastep.bench.plot import STYLE, plot
 from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:grey")
+COLOURS = tuple(TABLEAU_COLORS)
 # Studies of trials: that of starts, and those of variations, by what they were called.
 FEW_SHOT, TRANSFER = ("carried", "first-order", "implicit", "mini-rates"), "transfer-choices"
 VARIED = (*FEW_SHOT, TRANSFER)
@@ -52,7 +53,9 @@ def draw(
                 (drawn[label],) = axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
             axes.set_title(title, loc="left")
             axes.set(xscale=scale, yscale=scale)
-        for axes in grid[-1]:
+        for axes in grid.flat[len(panels) :]:
+            axes.remove()
+        for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
             axes.set_xlabel("iteration")
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)

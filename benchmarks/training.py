@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import curves, results
+from metastep.fewshot.presets import PRESETS
 from metastep.reproduce.outcomes import read_made
 from metastep.runs import Run, read_metrics
 from metastep.runs.files import replace_file
@@ -44,12 +45,14 @@ def thinned(rows: Sequence[dict[str, Any]]) -> Iterator[Point]:
         yield part[-1]["step"], round(100 * accuracy, 3), round(loss, 4)
 
 
-def settings(folder: Path = FOLDER) -> dict[str, dict[str, list[Point]]]:
-    """Setting -> method -> curve, of all few-shot runs that are kept"""
-    found: dict[str, dict[str, list[Point]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        data, setting, method, *_ = path.stem.split("-")
-        found.setdefault(f"{data}-{setting}", {})[method] = json.loads(path.read_text())["curve"]
+def settings(folder: Path = FOLDER) -> dict[str, dict[str, dict[str, list[Point]]]]:
+    """Data -> setting -> method -> curve, of all few-shot runs that are kept, in the order of the presets"""
+    kept = {path.stem.rpartition("-")[0]: path for path in folder.glob("*.json")}
+    found: dict[str, dict[str, dict[str, list[Point]]]] = {}
+    for preset in (name for name in PRESETS if name in kept):
+        data, setting, method = preset.split("-")
+        of = found.setdefault(data, {}).setdefault(f"{data}-{setting}", {})
+        of[method] = json.loads(kept[preset].read_text())["curve"]
     return found
 
 

@@ -20,13 +20,14 @@ def test_thinned_rows_are_means_that_miss_nothing(number: int) -> None:
     assert total == pytest.approx(number * (number - 1) / 2, rel=1e-4, abs=1e-3)
 
 
-def test_they_are_found_by_setting_and_drawn(tmp_path: Path) -> None:
-    for name in ("omniglot-5w1s-maml-seed0", "omniglot-5w1s-fomaml-seed0", "omniglot-20w1s-maml-seed0"):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"curve": [[10, 50.0, 1.0], [20, 90.0, 0.5]]}))
+def test_they_are_found_in_the_order_of_the_presets_and_drawn(tmp_path: Path) -> None:
+    names = "omniglot-20w1s-maml", "omniglot-5w1s-fomaml", "omniglot-5w1s-maml", "miniimagenet-5w1s-maml"
+    for name in names:
+        (tmp_path / f"{name}-seed0.json").write_text(json.dumps({"curve": [[10, 50.0, 1.0], [20, 90.0, 0.5]]}))
     found = settings(tmp_path)
-    assert {setting: sorted(curves) for setting, curves in found.items()} == {
-        "omniglot-20w1s": ["maml"],
-        "omniglot-5w1s": ["fomaml", "maml"],
+    assert {data: [(setting, list(of)) for setting, of in panels.items()] for data, panels in found.items()} == {
+        "omniglot": [("omniglot-5w1s", ["maml", "fomaml"]), ("omniglot-20w1s", ["maml"])],
+        "miniimagenet": [("miniimagenet-5w1s", ["maml"])],
     }
-    draw(found, tmp_path / "curves.svg")
+    draw(found["omniglot"], tmp_path / "curves.svg")
     assert "omniglot-20w1s" in (tmp_path / "curves.svg").read_text()
