@@ -5,13 +5,14 @@ from pathlib import Path
 
 from benchmarks import results, training
 from metastep.reproduce import page
-from metastep.reproduce.costs import bench_files, more_steps
-from metastep.reproduce.figures import draw_costs, draw_gradient_differences
+from metastep.reproduce.costs import Epochs, bench_files, epochs, more_steps
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.figures import draw_costs, draw_epochs, draw_gradient_differences
 from metastep.reproduce.transfer_runs import gradient_differences
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
 LOOKS = results.ROOT / "results" / "runs" / "stl10-sgd-baseline-seed0.jsonl"
-COSTS, CHANGES = (f"figures/{name}.svg" for name in ("omniglot-costs", "gradient-difference"))
+COSTS, EPOCHS, CHANGES = (f"figures/{name}.svg" for name in ("omniglot-costs", "epochs", "gradient-difference"))
 TRAINING = {"T4": "omniglot", "T5": "miniimagenet"}  # the table of what was trained on it
 
 
@@ -35,6 +36,8 @@ def figures(name: str) -> Iterator[str]:
     if path := measured():
         named = " and ".join(f"`results/bench/{each.name}`" for each in (path, more_steps(path)) if each)
         yield f"X2, X4: memory and time against inner steps, from {named}.\n\n![costs]({COSTS})\n"
+    if found := timed():
+        yield f"X14: time of an epoch, from `results/bench/{found.path.name}`.\n\n![epochs]({EPOCHS})\n"
     if looked():
         yield f"X15: how the transfer gradient changes in a virtual step, from `results/runs/{LOOKS.name}`.\n"
         yield f"![gradient difference over training]({CHANGES})\n"
@@ -49,6 +52,10 @@ def measured() -> Path | None:
     return next((path for path in bench_files(results.FOLDER) if not path.name.startswith("cpu")), None)
 
 
+def timed() -> Epochs | None:
+    return epochs(Evidence(results.FOLDER, results.FOLDER))
+
+
 def looked() -> bool:
     return LOOKS.is_file() and bool(gradient_differences(LOOKS))
 
@@ -58,6 +65,8 @@ def draw() -> None:
         training.draw(panels, DOCS / trained(data))
     if path := measured():
         draw_costs(path, DOCS / COSTS)
+    if found := timed():
+        draw_epochs(found, DOCS / EPOCHS)
     if looked():
         draw_gradient_differences(LOOKS, DOCS / CHANGES)
 

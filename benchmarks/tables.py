@@ -147,7 +147,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     f"bench/gpu-{TRANSFER}": run_tables.transfer_choices,
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
-    "bench/cpu-transfer-224": transfer_tables.times,
+    "bench/cpu-transfer-bird": transfer_tables.times,
     "bench/gpu-transfer": transfer_tables.times,
     "claims": transfer_tables.claims,
     "claims/summary": claim_tables.summary,

@@ -11,7 +11,7 @@ each method has a row of its own, whose note tells how long that took, and with 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,6 +38,7 @@ METHODS = {
     "3-step estimate": presets.ABLATIONS["3step-estimate"],
 }
 WARM = 1  # recording is done in the first call
+STANDARD, BIRD = "transfer-stl10", "transfer-bird"
 PAIR = ("baseline", "multi_step")
 VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
 
@@ -87,13 +88,14 @@ def units(step: Step, cuda: bool, compile: bool) -> Iterator[tuple[str, Unit]]:
 
 
 def rows(
-    setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str, compile: bool
-) -> Iterator[Any]:
+    setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str, compile: bool,
+    variants: Mapping[str, Collection[str]],
+) -> Iterator[Any]:  # fmt: skip
     cuda, data = device.type == "cuda", pictures(sizes, device).train
     x, y = Batches(data, sizes.config.data.batch, sizes.config.data.augment).batch(0, 0)
     x = x.contiguous(memory_format=layout_on(device))
     lr = torch.tensor(RATE, device=device)
-    for variant, methods in VARIANTS.items():
+    for variant, methods in variants.items():
         for name in methods:
             config = replace(sizes.config, method=METHODS[name])
             method, (target, guide) = method_of(config), nets(config, data, x[:2])
@@ -129,7 +131,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--setting", choices=TRANSFERS, help="one of them alone, into a file of its own")
+    parser.add_argument("--settings", nargs="+", choices=TRANSFERS, default=[STANDARD, BIRD])
+    parser.add_argument("--pair", action="store_true", help="baseline and Multi-step alone, as they are")
+    parser.add_argument("--name", default="transfer", help="of the file: results/bench/DEVICE-NAME.json")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -138,14 +142,13 @@ def main() -> None:
     precision = "tf32" if device.type == "cuda" else "float32"
     if device.type == "cpu":
         torch.set_num_threads(1)
-    chosen = [options.setting] if options.setting else list(TRANSFERS)
-    settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in chosen}
-    how = device, options.repeats, precision, options.compile
+    settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in options.settings}
+    how = device, options.repeats, precision, options.compile, {"": PAIR} if options.pair else VARIANTS
     found = [row for name, sizes in settings.items() for row in rows(name, sizes, *how)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
-    command += f" --setting {options.setting}" if options.setting else ""
+    command += f" --settings {' '.join(options.settings)}" + (" --pair" if options.pair else "")
     command += "" if options.compile else " --no-compile"
-    print(results.write(options.setting or "transfer", command, found))
+    print(results.write(options.name, command, found))
 
 
 if __name__ == "__main__":

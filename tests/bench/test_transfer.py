@@ -1,10 +1,13 @@
 """Meta-transfer in `metastep bench`: the hand-written loop makes our meta-gradient, and both are measured."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import results, transfer_tables, transfer_time
 from metastep.bench.cases import TRANSFERS, Case, Grid, Transfer
 from metastep.bench.implementations import IMPLEMENTATIONS
 from metastep.bench.implementations.hand_transfer import ByHand, Hand
@@ -13,6 +16,7 @@ from metastep.bench.measure import measure
 from metastep.bench.plan import planned
 from metastep.bench.transfer import Nets, config_of
 from metastep.errors import MetastepError
+from metastep.reproduce import costs
 from metastep.transfer.building import method_of
 from metastep.transfer.config import DataConfig, SourceConfig, TargetConfig
 from metastep.transfer.iteration import initial_state, looks, real_step
@@ -89,3 +93,18 @@ def test_few_shot_alternatives_do_not_serve_it() -> None:
         planned(Grid(("transfer-stl10",)), ["torch.func"])
     with pytest.raises(MetastepError, match="none of them has baseline"):
         planned(Grid(("omniglot-5w1s",), ("baseline",)), ["metastep"])
+
+
+@pytest.mark.parametrize("pair", [True, False])
+def test_iterations_are_timed_and_told(pair: bool, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["--settings", "small", "--fewer", "2", "--repeats", "2", *(["--pair"] if pair else [])]
+    monkeypatch.setattr(sys, "argv", ["transfer_time", *asked])
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # of this process, for good
+    transfer_time.main()
+    pairs, content = costs.pairs_in(root / "results" / "bench" / "cpu-transfer.json")
+    assert [row["tasks"] for row in pairs["small"]] == [2, 2]
+    assert len(content["command"].split("--pair")) == 1 + pair
+    assert len(results.read("bench/cpu-transfer")["rows"]) == (2 if pair else 13)
+    if not pair:
+        told = "\n".join(transfer_tables.times("bench/cpu-transfer"))
+        assert "| Multi-step / baseline, both: as published |" in told

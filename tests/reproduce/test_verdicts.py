@@ -12,8 +12,10 @@ from metastep.reproduce.cells import Printed, few_shot_verdict, transfer_verdict
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.differences import Difference, over_seeds, paired
 from metastep.reproduce.evidence import Evidence, MissingError
+from metastep.reproduce.figures import draw_epochs
 from metastep.reproduce.register import REGISTER
 from metastep.reproduce.transfer_comparing import gradients_settle
+from metastep.transfer.presets import TARGETS
 from tests.reproduce.helpers import few_shot, known, transfer
 
 STEPS_OF = {"t1": 1, "baseline": 2, "t3": 3}
@@ -158,7 +160,7 @@ def test_x11_needs_accuracy_and_the_time_of_a_benchmark(
     runs = [transfer(f"stl10-adam-{n}", a) for n, a in zip(names, accuracies, strict=True)]
     assert judged("X11", known(*runs, bench=tmp_path), True).verdict == "not run"
     rows = [transfer_row("transfer-stl10", n, ms) for n, ms in zip(names, times, strict=True)]
-    rows += [transfer_row("transfer-224", "baseline", 1), transfer_row("transfer-stl10", "baseline", 1, variant)]
+    rows += [transfer_row("transfer-bird", "baseline", 1), transfer_row("transfer-stl10", "baseline", 1, variant)]
     bench_file(tmp_path, "gpu-transfer.json", [row | {"steps": STEPS_OF[row["method"]]} for row in rows])
     found = judged("X11", known(*runs, bench=tmp_path), True)
     assert found.verdict == verdict
@@ -199,8 +201,8 @@ def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[s
 
 @pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])
 def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_path: Path) -> None:
-    rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", ms),
-            transfer_row("transfer-224", "multi_step", 1, "source run again")]  # fmt: skip
+    rows = [transfer_row("transfer-bird", "baseline", 100), transfer_row("transfer-bird", "multi_step", ms),
+            transfer_row("transfer-bird", "multi_step", 1, "source run again")]  # fmt: skip
     evidence = bench_file(tmp_path, "gpu-transfer.json", rows)
     assert judged("T1.2", evidence).verdict == verdict
     assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(ms * 0.079, abs=0.06), "ratio": ms / 100}
@@ -208,16 +210,34 @@ def test_time_is_judged_by_the_ratio_within_a_file(ms: float, verdict: str, tmp_
     found = judged("X1", evidence)
     assert (found.verdict, found.value) == (verdict, 100 - ms)
     assert (found.about["device"], found.about["commit"]) == ("a card", "abc")
-    assert judged("X14", evidence).verdict == "reproduced"
+    assert judged("X14", evidence).verdict == "not run", "of one target by SGD"
+
+
+@pytest.mark.parametrize(("slowest", "verdict"), [(80.0, "reproduced"), (100.0, "not reproduced")])
+def test_epochs_of_all_targets_are_compared(slowest: float, verdict: str, tmp_path: Path) -> None:
+    ours = dict.fromkeys(TARGETS, 75.0) | {"dog": slowest}
+    pairs = {target: {"baseline": 100.0, "multi_step": ms} for target, ms in ours.items()}
+    rows = [transfer_row(f"transfer-{t}-adam", m, ms) for t, pair in pairs.items() for m, ms in pair.items()]
+    bench_file(tmp_path / "one", "gpu-transfer.json", rows[:-1])
+    assert judged("X14", Evidence(tmp_path / "one", tmp_path / "one")).verdict == "not run", "a row is missing"
+    bench_file(tmp_path, "cpu-transfer.json", [row | {"ms": 1.0} for row in rows])  # a GPU goes before
+    evidence = bench_file(tmp_path, "gpu-transfer-epochs.json", rows)
+    found = judged("X14", evidence)
+    assert (found.verdict, found.value) == (verdict, dict.fromkeys(TARGETS, 25.0) | {"dog": 100 - slowest})
+    assert f"dog 16.9 and {slowest * 0.169:.1f}." in found.note  # ⌈10,800 / 64⌉ = 169 batches
+    drawn = costs.epochs(evidence)
+    assert drawn is not None
+    draw_epochs(drawn, tmp_path / "epochs.svg")
+    assert "−25 %" in (tmp_path / "epochs.svg").read_text()
 
 
 def test_rows_of_metastep_bench_are_judged_too(tmp_path: Path) -> None:
     """They count one task, whose pictures the setting knows, and their notes say how they were computed"""
     note = "captured in a CUDA graph"
     rows = [
-        transfer_row("transfer-224", "baseline", 100, note) | {"tasks": 1, "steps": 2},
-        transfer_row("transfer-224", "multi_step", 65, note) | {"tasks": 1, "steps": 2},
-        transfer_row("transfer-224", "multi_step", 90, note) | {"tasks": 1, "steps": 3},
+        transfer_row("transfer-bird", "baseline", 100, note) | {"tasks": 1, "steps": 2},
+        transfer_row("transfer-bird", "multi_step", 65, note) | {"tasks": 1, "steps": 2},
+        transfer_row("transfer-bird", "multi_step", 90, note) | {"tasks": 1, "steps": 3},
     ]
     evidence = bench_file(tmp_path, "h200-bench.json", rows)
     assert judged("T1.2", evidence).value == {"s/epoch": pytest.approx(65 * 0.079, abs=0.06), "ratio": 0.65}
@@ -248,11 +268,11 @@ def test_a_gpu_goes_before_a_cpu_and_nothing_is_not_run(tmp_path: Path) -> None:
     }
     bench_file(tmp_path, "cpu-transfer-digits.json", [{"setting": "digits", "method": "baseline", "accuracy": 85.0}])
     bench_file(
-        tmp_path, "cpu-transfer.json", [transfer_row("transfer-224", m, 100) for m in ("baseline", "multi_step")]
+        tmp_path, "cpu-transfer.json", [transfer_row("transfer-bird", m, 100) for m in ("baseline", "multi_step")]
     )
-    assert judged("X14", Evidence(tmp_path, tmp_path)).verdict == "not reproduced"
-    rows = [transfer_row("transfer-224", "baseline", 100), transfer_row("transfer-224", "multi_step", 65)]
-    assert judged("X14", bench_file(tmp_path, "gpu-transfer.json", rows)).verdict == "reproduced"
+    assert judged("X1", Evidence(tmp_path, tmp_path)).value == 0
+    rows = [transfer_row("transfer-bird", "baseline", 100), transfer_row("transfer-bird", "multi_step", 65)]
+    assert judged("X1", bench_file(tmp_path, "gpu-transfer.json", rows)).value == 35
 
 
 def test_a_damaged_file_of_a_benchmark_is_named(tmp_path: Path) -> None:

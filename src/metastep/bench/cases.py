@@ -10,7 +10,7 @@ from metastep.data.episodes import Episodes
 from metastep.dynamics import SGD
 from metastep.errors import MetastepError, require_positive
 from metastep.transfer.config import TransferConfig
-from metastep.transfer.presets import PRESETS
+from metastep.transfer.presets import OPTIMIZERS, PRESETS
 
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
@@ -72,9 +72,20 @@ SETTINGS: dict[str, FewShot] = {
     "miniimagenet-5w5s": _mini_imagenet(shots=5),
 }
 PAPER_SETTINGS = tuple(SETTINGS)[:4]
+CLASSES = {
+    "stl10": 10, "cifar100": 100,  # 32×32, batches of 128
+    "bird": 200, "indoor": 67, "action": 40, "dog": 120,  # 224×224, batches of 64
+}  # fmt: skip
+
+
+def transfer_setting(target: str, optimizer: str = "sgd") -> str:
+    return f"transfer-{target}" if optimizer == "sgd" else f"transfer-{target}-{optimizer}"
+
+
 TRANSFERS: dict[str, Transfer] = {
-    "transfer-stl10": Transfer(PRESETS["stl10-sgd-baseline"], classes=10),  # 32×32, batches of 128
-    "transfer-224": Transfer(PRESETS["bird-sgd-baseline"], classes=200),  # 224×224, batches of 64
+    transfer_setting(target, optimizer): Transfer(PRESETS[f"{target}-{optimizer}-baseline"], classes)
+    for optimizer in OPTIMIZERS
+    for target, classes in CLASSES.items()
 }
 
 METHODS: dict[str, tuple[str, int]] = {  # what a user types: the method, its window
