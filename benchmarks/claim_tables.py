@@ -21,6 +21,11 @@ def summary(name: str) -> Iterator[str]:
     yield from page.summary(CLAIMS)
 
 
+def few_shot(name: str) -> Iterator[str]:
+    del name
+    yield from page.few_shot_accuracies(CLAIMS)
+
+
 def claims(name: str) -> Iterator[str]:
     """`name` is claims/TABLE"""
     yield from page.rows(name.partition("/")[2], CLAIMS)

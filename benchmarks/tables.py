@@ -151,6 +151,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/gpu-transfer": transfer_tables.times,
     "claims": transfer_tables.claims,
     "claims/summary": claim_tables.summary,
+    "claims/few-shot": claim_tables.few_shot,
     "claims/figures": claim_tables.figures,
     **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
     **{f"learners/{name}": learner for name in shipped()},

@@ -33,6 +33,17 @@ def test_a_claim_without_a_file_is_open(tmp_path: Path) -> None:
     assert list(page.summary(tmp_path))[2].endswith("| 2 |")
 
 
+def test_accuracies_are_beside_the_papers(tmp_path: Path) -> None:
+    for id in ("T4.1", "T4.17", "T4.26", "T5.17"):  # a number that is only quoted, and three that were run
+        (tmp_path / f"{id}.json").write_text((CLAIMS / f"{id}.json").read_text())
+    heading, _, *rows = page.few_shot_accuracies(tmp_path)
+    assert heading == "| accuracy, % | omniglot-5w1s | omniglot-5w5s | miniimagenet-5w1s |"
+    empty = [[not cell.strip() for cell in row.split("|")[2:-1]] for row in rows]
+    assert empty == [[False, True, True], [True, False, True], [True, True, False]]
+    assert [row.split(" | ")[0] for row in rows] == ["| MAML", "| Multi-step(2)", "| Multi-step(8)"]
+    assert "(99.10)" in rows[0]
+
+
 def test_costs_are_drawn_in_the_papers_form(tmp_path: Path) -> None:
     content = {"command": "c", "commit": "a", "device": "a card", "versions": {}, "rows": bench_rows(MEMORY, TIMES)}
     (tmp_path / "h200-bench.json").write_text(json.dumps(content))

@@ -7,7 +7,7 @@ from metastep.reproduce import files
 from metastep.reproduce.claims import Claim
 from metastep.reproduce.files import Content
 from metastep.reproduce.listing import shown_value
-from metastep.reproduce.register import REGISTER, TABLES
+from metastep.reproduce.register import FEW_SHOT, REGISTER, TABLES
 
 HEADINGS = ("claim", "what", "paper", "ours", "verdict", "seeds", "iterations", "seconds", "device", "data", "note")
 MANY = 4  # seconds of so many runs are listed; of more, their sum is told
@@ -29,6 +29,22 @@ def rows(table: str, folder: Path) -> Iterator[str]:
     yield "|" + "---|" * len(HEADINGS)
     for claim in _of(table):
         yield "| " + " | ".join(_cell(text) for text in _cells(claim, files.read(folder, claim.id))) + " |"
+
+
+def few_shot_accuracies(folder: Path) -> Iterator[str]:
+    """Ours and in brackets the paper's, of every method and setting that has one of ours"""
+    found: dict[str, dict[str, str]] = {}
+    for claim in (claim for table in FEW_SHOT for claim in _of(table) if claim.presets):
+        content = files.read(folder, claim.id)
+        if content and content["value"] is not None:
+            setting, _, _ = claim.presets[0].rpartition("-")
+            ours, paper = f"{content['value']:.2f}", claim.paper.partition("±")[0]
+            found.setdefault(claim.claim.partition(",")[0], {})[setting] = f"{ours} ({paper})"
+    settings = list(dict.fromkeys(setting for row in found.values() for setting in row))
+    yield f"| accuracy, % | {' | '.join(settings)} |"
+    yield "|---|" + "---:|" * len(settings)
+    for title, row in found.items():
+        yield f"| {title} | {' | '.join(row.get(setting, '') for setting in settings)} |"
 
 
 def _of(table: str) -> list[Claim]:
