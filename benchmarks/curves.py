@@ -14,6 +14,7 @@ from metastep.bench.results import Row
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = tuple(TABLEAU_COLORS)
+LETTERS = 18  # of a legend in an inch
 # Studies of trials: that of starts, and those of variations, by what they were called.
 FEW_SHOT, TRANSFER = ("carried", "first-order", "implicit", "mini-rates"), "transfer-choices"
 VARIED = (*FEW_SHOT, TRANSFER)
@@ -44,7 +45,13 @@ def draw(
     rows = -(-len(panels) // columns)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        figure = Figure((3 * columns, 2.3 * rows), layout="constrained")
+        widest = max(len(label) for label in labels)
+        width = max(3 * columns, (widest + 6) / LETTERS)
+        beside = max(
+            1, min(len(labels), int(width * LETTERS) // (widest + 6))
+        )  # 6: a line, and what parts it from others
+        height = 2.3 * rows + 0.12 * -(-len(labels) // beside)
+        figure = Figure((width, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         drawn: dict[str, Line2D] = {}
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
@@ -59,7 +66,7 @@ def draw(
             axes.set_xlabel("iteration")
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)
-        grid[0, 0].legend([drawn[label] for label in labels], labels, fontsize=6, frameon=False)
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=beside, fontsize=6, frameon=False)
         figure.savefig(picture, metadata={"Date": None})
 
 
