@@ -5,4 +5,6 @@ from typing import Any
 
 def provenance(content: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
-    return f"`{content['command']}` at commit {content['commit'][:10]}, {content['device']}, {versions}\n"
+    commit, _, changed = content["commit"].partition(",")
+    of = commit[:10] + (f" ({changed.strip()})" if changed else "")
+    return f"`{content['command']}` at commit {of}, {content['device']}, {versions}\n"

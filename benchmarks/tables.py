@@ -148,7 +148,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-transfer-digits": transfer_digits,
     "bench/cpu-transfer-stl10": transfer_tables.times,
     "bench/cpu-transfer-bird": transfer_tables.times,
-    "bench/gpu-transfer": transfer_tables.times,
+    "bench/gpu-transfer-time": transfer_tables.times,
     "claims": transfer_tables.claims,
     "claims/summary": claim_tables.summary,
     "claims/few-shot": claim_tables.few_shot,

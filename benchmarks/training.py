@@ -1,7 +1,7 @@
-"""How few-shot runs were trained, thinned out to be kept: python -m benchmarks.training runs/reproduce/omniglot-*
+"""How runs were trained, to be kept: python -m benchmarks.training runs/reproduce/*
 
-Writes results/runs/NAME.json for each finished run of `metastep reproduce`, and `python -m benchmarks.claim_tables`
-draws them.
+Of each finished few-shot run of `metastep reproduce` a thinned curve, results/runs/NAME.json, which `python -m
+benchmarks.claim_tables` draws; of transfer runs all that they measured after their epochs, results/runs/NAME.jsonl.
 """
 
 import argparse
@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks import curves, results
 from metastep.fewshot.presets import PRESETS
+from metastep.reproduce import transfer_runs
+from metastep.reproduce.kinds import kind_of
 from metastep.reproduce.outcomes import read_made
 from metastep.runs import Run, read_metrics
 from metastep.runs.files import replace_file
@@ -69,9 +71,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs")
     for folder in parser.parse_args().runs:
-        path = FOLDER / f"{folder.name}.json"
-        replace_file(path, (json.dumps(kept(folder)) + "\n").encode())
+        path, content = of_transfer(folder) if is_transfer(folder) else of_few_shot(folder)
+        replace_file(path, content.encode())
         print(path)
+
+
+def is_transfer(folder: Path) -> bool:
+    return kind_of(folder.name.rpartition("-")[0]) is transfer_runs
+
+
+def of_few_shot(folder: Path) -> tuple[Path, str]:
+    return FOLDER / f"{folder.name}.json", json.dumps(kept(folder)) + "\n"
+
+
+def of_transfer(folder: Path) -> tuple[Path, str]:
+    return FOLDER / f"{folder.name}.jsonl", Run(folder).metrics_path.read_text()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.provenance import provenance
 from metastep.report.weights import save_weights_picture
+from metastep.reproduce.register import REGISTER
 
 SHOWN = ("T2.2", "T2.8", "T2.14")
 RATIOS = {
@@ -26,14 +27,11 @@ def claims(name: str) -> Iterator[str]:
         seeds, seconds = ", ".join(map(str, found["seeds"])), ", ".join(map(str, found["seconds"]))
         spread = "" if found["interval"] is None else f" ± {found['interval']}"
         value = f"{found['value']:.2f}{spread}"
-        last = ", ".join(f"{100 * kept(preset_of(found), seed)[-1]['test_accuracy']:.2f}" for seed in found["seeds"])
+        (preset,) = REGISTER[id].presets
+        last = ", ".join(f"{100 * kept(preset, seed)[-1]['test_accuracy']:.2f}" for seed in found["seeds"])
         cells = (id, found["claim"], found["paper"], value, last, seeds, found["verdict"], seconds)
         yield "| " + " | ".join(cells) + " |"
     yield f"\n{found['device']}, torch {found['versions']['torch']}, commit {found['commit']}; {found['data']}."
-
-
-def preset_of(claim: dict[str, Any]) -> str:
-    return str(claim["command"]).split("--preset ")[1].split()[0]
 
 
 def kept(preset: str, seed: int, kind: str = "validation") -> list[dict[str, Any]]:

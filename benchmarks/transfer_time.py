@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--settings", nargs="+", choices=TRANSFERS, default=[STANDARD, BIRD])
     parser.add_argument("--pair", action="store_true", help="baseline and Multi-step alone, as they are")
-    parser.add_argument("--name", default="transfer", help="of the file: results/bench/DEVICE-NAME.json")
+    parser.add_argument("--name", default="transfer-time", help="of the file: results/bench/DEVICE-NAME.json")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

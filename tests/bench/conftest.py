@@ -13,6 +13,12 @@ def _tiny_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(SETTINGS, name, setting)
 
 
+@pytest.fixture(autouse=True)
+def _committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was changed here and is not committed yet"""
+    monkeypatch.setenv("METASTEP_COMMIT", "abc")
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where results go and are read from, instead of the repository"""

@@ -13,6 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from metastep.bench import cases, command, running, session, workload
+from metastep.bench import results as bench_results
 from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid
 from metastep.bench.implementations import ours
 from metastep.bench.machines import TorchMachine
@@ -183,6 +184,23 @@ def test_rows_of_another_commit_or_device_are(
     call(*options)
     assert len(measured_cases) == 2
     assert len(json.loads(path.read_text())["rows"]) == 1
+
+
+def test_rows_of_code_that_was_not_committed_are_never_taken_for_the_same(
+    tmp_path: Path, measured_cases: list[Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, changed = tmp_path / "rows.json", ""
+
+    def git(*arguments: str) -> str:
+        return changed if arguments[0] == "status" else "abc"
+
+    monkeypatch.delenv("METASTEP_COMMIT")
+    monkeypatch.setattr(bench_results, "_git", git)
+    options = ("--quick", "--implementations", "metastep", "--methods", "maml", "--out", path)
+    for changed, times in (("", 1), ("", 1), (" M engine.py", 2), (" M engine.py", 3)):  # noqa: B007
+        call(*options)
+        assert len(measured_cases) == times
+    assert json.loads(path.read_text())["commit"] == "abc, changed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,10 +1,12 @@
 """Curves that are kept of few-shot runs: means over parts, of every row exactly one."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import training, transfer_tables
 from benchmarks.training import POINTS, draw, settings, thinned
 
 
@@ -31,3 +33,15 @@ def test_they_are_found_in_the_order_of_the_presets_and_drawn(tmp_path: Path) ->
     }
     draw(found["omniglot"], tmp_path / "curves.svg")
     assert "omniglot-20w1s" in (tmp_path / "curves.svg").read_text()
+
+
+def test_of_transfer_all_that_was_measured_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = root / "stl10-sgd-scratch-seed1"
+    folder.mkdir()
+    rows = [{"step": 9, "kind": "train"}, {"step": 9, "kind": "validation", "test_accuracy": 0.7}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(training, "FOLDER", root / "results" / "runs")
+    training.FOLDER.mkdir()
+    monkeypatch.setattr(sys, "argv", ["training", str(folder)])
+    training.main()
+    assert transfer_tables.kept("stl10-sgd-scratch", 1) == rows[1:]

@@ -101,10 +101,10 @@ def test_iterations_are_timed_and_told(pair: bool, root: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "argv", ["transfer_time", *asked])
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # of this process, for good
     transfer_time.main()
-    pairs, content = costs.pairs_in(root / "results" / "bench" / "cpu-transfer.json")
+    pairs, content = costs.pairs_in(root / "results" / "bench" / "cpu-transfer-time.json")
     assert [row["tasks"] for row in pairs["small"]] == [2, 2]
     assert len(content["command"].split("--pair")) == 1 + pair
-    assert len(results.read("bench/cpu-transfer")["rows"]) == (2 if pair else 13)
+    assert len(results.read("bench/cpu-transfer-time")["rows"]) == (2 if pair else 13)
     if not pair:
-        told = "\n".join(transfer_tables.times("bench/cpu-transfer"))
+        told = "\n".join(transfer_tables.times("bench/cpu-transfer-time"))
         assert "| Multi-step / baseline, both: as published |" in told

@@ -9,6 +9,7 @@ import torch
 
 from metastep.data import labelled
 from metastep.data.catalog import data_directory
+from metastep.data.errors import DataError
 from metastep.dynamics import SGD
 from metastep.reproduce import numeric
 from metastep.reproduce.claims import Finding
@@ -70,6 +71,12 @@ def test_x21_counts_what_the_loaders_return(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.verdict == "reproduced"
     assert "Not at hand: bird, indoor, action, dog" in found.note
     wrong = 1
+    assert judged("X21").verdict == "not reproduced"
+
+    def refusing(name: str, *_: object) -> Any:
+        raise DataError(f"{name}: has 3 pictures")
+
+    monkeypatch.setattr(numeric, "load_labelled", refusing)
     assert judged("X21").verdict == "not reproduced"
 
 

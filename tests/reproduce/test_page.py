@@ -1,6 +1,7 @@
 """docs/results.md is in step with results/claims; figures are drawn from what was measured."""
 
 import json
+import re
 from pathlib import Path
 
 from benchmarks import results
@@ -24,6 +25,13 @@ def test_every_file_is_of_a_claim_and_says_what_the_register_says() -> None:
         claim, content = REGISTER[path.stem], files.read(CLAIMS, path.stem)
         assert content is not None
         assert (content["id"], content["claim"], content["paper"]) == (claim.id, claim.claim, claim.paper)
+
+
+def test_every_file_that_a_claim_rests_on_is_there() -> None:
+    for id in REGISTER:
+        content = files.read(CLAIMS, id) or {"data": None}
+        for path in re.findall(r"results/[\w./-]+\.jsonl?", content["data"] or ""):
+            assert (results.ROOT / path).is_file(), f"{id}: {path}"
 
 
 def test_a_claim_without_a_file_is_open(tmp_path: Path) -> None:

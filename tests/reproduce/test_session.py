@@ -139,7 +139,7 @@ def test_the_end_of_the_budget_keeps_the_run_and_the_next_call_goes_on(monkeypat
     timer_fires_at(3, monkeypatch)
     stopped = call("--only", "T4.29", "--budget", "1000")
     assert stopped.exit_code == 130, stopped.output
-    assert not Path("results/claims/T4.29.json").exists()
+    assert claim("T4.29")["note"] == "Its runs were not made yet."
     state = re.search(r"at iteration (\d+) of 40", row("T4.29"))
     assert state
     assert 3 < int(state[1]) < 40
@@ -187,6 +187,22 @@ def test_fewer_iterations_have_their_own_runs_and_say_so() -> None:
     assert claim("T4.29")["iterations"] == 2
     assert call("--only", "T4.29", "--iterations", "1").exit_code == 0
     assert claim("T4.29")["iterations"] == 2  # what rests on less leaves it alone
+
+
+def test_an_evaluation_on_other_pictures_is_no_evidence() -> None:
+    call("--only", "T4.29")
+    (kept,) = Path(f"runs/reproduce/{ESTIMATE}-seed0/evaluations").iterdir()
+    kept.write_text(kept.read_text().replace('"dataset": "glyphs"', '"dataset": "omniglot"'))
+    assert "trained and not tested" in row("T4.29", "--out", "elsewhere")
+
+
+def test_a_damaged_run_does_not_hold_up_the_others() -> None:
+    Run.create(folder := Path("runs", "reproduce", f"{MAML}-seed0"), few_shot_presets.PRESETS[MAML])
+    (folder / "last.safetensors").write_bytes(b"half of a checkpoint")
+    failed = call("--only", "T4.17,T4.29", "--together", "2")
+    assert failed.exit_code == 2
+    assert "1 of the runs could not go on." in failed.output
+    assert claim("T4.29")["verdict"] == "short"
 
 
 def test_transfer_takes_three_seeds_first_ones_first() -> None:

@@ -75,7 +75,9 @@ def test_differences_of_means_over_seeds() -> None:
     found = over_seeds(evidence, a, b)
     assert found.mean == 9
     assert found.interval == pytest.approx(1.96 * (2 / 2 + 8 / 2) ** 0.5)
-    assert over_seeds(known(transfer(a, 80), transfer(b, 70)), a, b).interval == 0
+    alone = over_seeds(known(transfer(a, 80), transfer(b, 70)), a, b)
+    assert (alone.interval, alone.is_above_zero) == (None, True)
+    assert str(alone) == f"{a} − {b} = +10.00 of one seed each"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,12 @@ def test_a_setting_without_all_methods_at_8_steps_is_left_out(tmp_path: Path) ->
     others = [row | {"setting": "omniglot-20w5s"} for row in bench_rows(MEMORY, TIMES) if row["steps"] == 4]
     evidence = bench_file(tmp_path, "h200-bench.json", [*bench_rows(MEMORY, TIMES), *others])
     assert judged("X4", evidence).verdict == "reproduced"
+
+
+def test_nothing_is_said_of_steps_that_were_not_measured(tmp_path: Path) -> None:
+    rows = [row for row in bench_rows(MEMORY, TIMES) if row["method"] != "imaml" or row["steps"] == 8]
+    found = judged("X4", bench_file(tmp_path, "h200-bench.json", rows))
+    assert not found.value["iMAML is the slowest below 8 steps"]
 
 
 def test_more_steps_come_from_the_file_of_that_name(tmp_path: Path) -> None:

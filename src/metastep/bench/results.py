@@ -20,6 +20,7 @@ from metastep.runs.files import read_file, replace_file
 
 Row = dict[str, Any]
 PACKAGE = Path(__file__).resolve().parent.parent
+CHANGED = ", changed"  # of code that was not committed as it is
 
 
 def about_case(case: Case) -> Row:
@@ -67,9 +68,10 @@ def write(path: Path, about: Mapping[str, Any], rows: Sequence[Row]) -> None:
 def resumed(path: Path, about: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
     """What `path` has already, if commit, device and versions are the same; failures are tried again.
 
-    Rows of several commands can stand in one file: then all of these are told.
+    What was measured on code that no commit has cannot be known to be the same. Rows of several commands can stand in
+    one file: then all of these are told.
     """
-    if not path.exists():
+    if not path.exists() or about["commit"].endswith(CHANGED):
         return about, []
     try:
         content = json.loads(read_file(path))
@@ -90,8 +92,9 @@ def commit() -> str:
     """The commit that is measured, if metastep runs from a repository; METASTEP_COMMIT goes first"""
     if given := os.environ.get("METASTEP_COMMIT"):
         return given
-    tracked = _git("ls-files", "__init__.py")  # an installed metastep may lie inside somebody else's repository
-    return (_git("rev-parse", "HEAD") if tracked else "") or f"metastep {__version__}"
+    if not _git("ls-files", "__init__.py"):  # an installed metastep may lie inside somebody else's repository
+        return f"metastep {__version__}"
+    return _git("rev-parse", "HEAD") + (CHANGED if _git("status", "--porcelain", "--", ".") else "")
 
 
 def _git(*arguments: str) -> str:

@@ -7,13 +7,11 @@ from metastep.reproduce.differences import Difference, behind, listed, paired
 from metastep.reproduce.evidence import Evidence
 
 
-def found(
-    true: bool, shown: Difference, differences: Sequence[Difference], also: Sequence[Difference] = (), note: str = ""
-) -> Finding:
-    """`shown` is the value; `differences` and `also` are in the note"""
-    every = [*differences, *also]
-    text = listed(every) + (f" {note}" if note else "")
-    return Finding(holds(true), round(shown.mean, 2), round(shown.interval, 2), text, behind(every))
+def found(true: bool, shown: Difference, differences: Sequence[Difference], note: str = "") -> Finding:
+    """`shown` is the value; `differences` are in the note"""
+    interval = None if shown.interval is None else round(shown.interval, 2)
+    text = listed(differences) + (f" {note}" if note else "")
+    return Finding(holds(true), round(shown.mean, 2), interval, text, behind(differences))
 
 
 def drop_at_most(bound: float) -> Judge:
@@ -80,4 +78,4 @@ def momentum_is_needed(evidence: Evidence, presets: Presets) -> Finding:
     momentum, plain, finns = presets
     gain, other = paired(evidence, momentum, plain), paired(evidence, momentum, finns)
     note = "Finn's rate is that of a loss summed over classes: as many times as large for the mean that is used here."
-    return found(gain.is_above_zero, gain, [gain], [other], note)
+    return found(gain.is_above_zero, gain, [gain, other], note)

@@ -17,16 +17,17 @@ class Difference(NamedTuple):
     of: str
     to: str
     mean: float
-    interval: float
+    interval: float | None
+    """None where nobody knows how far it may be off"""
     outcomes: tuple[Outcome, ...]
 
     @property
     def low(self) -> float:
-        return self.mean - self.interval
+        return self.mean - (self.interval or 0)
 
     @property
     def high(self) -> float:
-        return self.mean + self.interval
+        return self.mean + (self.interval or 0)
 
     @property
     def is_above_zero(self) -> bool:
@@ -37,7 +38,8 @@ class Difference(NamedTuple):
         return self.is_above_zero and self.high >= size / 2 and self.low <= 2 * size
 
     def __str__(self) -> str:
-        return f"{self.of} − {self.to} = {self.mean:+.2f} ± {self.interval:.2f}"
+        known = "of one seed each" if self.interval is None else f"± {self.interval:.2f}"
+        return f"{self.of} − {self.to} = {self.mean:+.2f} {known}"
 
 
 def paired(evidence: Evidence, of: str, to: str) -> Difference:
@@ -48,10 +50,11 @@ def paired(evidence: Evidence, of: str, to: str) -> Difference:
 
 
 def over_seeds(evidence: Evidence, of: str, to: str) -> Difference:
-    """Of two means over seeds; with one seed of each nobody knows how far it may be off, and the interval is 0"""
+    """Of two means over seeds; where one of them has one seed only, nobody knows how far it may be off"""
     ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
-    difference = _mean(ours) - _mean(theirs)
-    return Difference(of, to, difference, 1.96 * math.sqrt(_variance(ours) + _variance(theirs)), ours + theirs)
+    known = min(len(ours), len(theirs)) > 1
+    interval = 1.96 * math.sqrt(_variance(ours) + _variance(theirs)) if known else None
+    return Difference(of, to, _mean(ours) - _mean(theirs), interval, ours + theirs)
 
 
 def _mean(outcomes: Sequence[Outcome]) -> float:
@@ -61,7 +64,7 @@ def _mean(outcomes: Sequence[Outcome]) -> float:
 def _variance(outcomes: Sequence[Outcome]) -> float:
     """Of the mean"""
     tests = [outcome.accuracy for outcome in outcomes]
-    return statistics.variance(tests) / len(tests) if len(tests) > 1 else 0.0
+    return statistics.variance(tests) / len(tests)
 
 
 def listed(differences: Sequence[Difference]) -> str:

@@ -119,7 +119,8 @@ def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation |
     asked = (episodes.ways, episodes.shots, episodes.queries, rotations, EPISODES, EVALUATION_SEED)
     for each in scores.read_evaluations(folder):
         made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
-        if (made, each.weights, each.split, each.windows) == (asked, weights, "test", windows):
+        pictures = each.dataset, each.split
+        if (made, each.weights, pictures, each.windows) == (asked, weights, (config.data.name, "test"), windows):
             return each
     return None
 

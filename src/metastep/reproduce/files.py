@@ -20,6 +20,10 @@ FIELDS = (
     "versions", "data", "command", "commit", "note",
 )  # fmt: skip
 
+VERSIONS = ("python", "torch")
+NOT_AT_HAND = "Not at hand"  # of data
+STANDS_IN = "STL-10 stands in for Bird."
+
 Content = dict[str, Any]
 
 
@@ -57,9 +61,13 @@ def is_judged(content: Content | None) -> bool:
     return content is not None and content["verdict"] != "not run"
 
 
+def stands_in(content: Content) -> bool:
+    return STANDS_IN in content["note"]
+
+
 def content_of(claim: Claim, finding: Finding, stands_in: bool = False) -> Content:
     rest = _of_runs(claim, finding.outcomes) if finding.outcomes else _of_here(claim, finding.verdict != "not run")
-    notes = [finding.note, *_about_runs(finding.outcomes), *(["STL-10 stands in for Bird."] if stands_in else [])]
+    notes = [finding.note, *_about_runs(finding.outcomes), *([STANDS_IN] if stands_in else [])]
     content = {
         "id": claim.id,
         "claim": claim.claim,
@@ -75,7 +83,7 @@ def content_of(claim: Claim, finding: Finding, stands_in: bool = False) -> Conte
 
 
 def _of_runs(claim: Claim, outcomes: Sequence[Outcome]) -> Content:
-    made, seeds = outcomes[0].made, sorted({outcome.seed for outcome in outcomes})
+    seeds, several = sorted({outcome.seed for outcome in outcomes}), [outcome.made for outcome in outcomes]
     evaluation, fewest = outcomes[0].evaluation, min(outcome.iterations for outcome in outcomes)
     fewer = f" --iterations {fewest}" if any(outcome.iterations < outcome.full for outcome in outcomes) else ""
     return {
@@ -83,12 +91,12 @@ def _of_runs(claim: Claim, outcomes: Sequence[Outcome]) -> Content:
         "iterations": fewest,
         "episodes": evaluation.episodes if evaluation else None,
         "seconds": [round(outcome.seconds) for outcome in outcomes],
-        "device": ", ".join(dict.fromkeys(outcome.made.device for outcome in outcomes)),
-        "versions": {"python": made.python, "torch": made.torch},
-        "data": " | ".join(dict.fromkeys(outcome.made.data for outcome in outcomes)),
+        "device": ", ".join(dict.fromkeys(made.device for made in several)),
+        "versions": {name: ", ".join(dict.fromkeys(getattr(made, name) for made in several)) for name in VERSIONS},
+        "data": " | ".join(dict.fromkeys(made.data for made in several)),
         "command": f"metastep reproduce --only {claim.id} --seeds {max(seeds) + 1}{fewer} "
         f"--precision {outcomes[0].precision} --data DATA",
-        "commit": made.commit,
+        "commit": ", ".join(dict.fromkeys(made.commit for made in several)),
     }
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from metastep.counting import counting
+from metastep.data.errors import DataError
 from metastep.data.labelled import load_labelled
 from metastep.dynamics import SGD, Adam, Dynamics
 from metastep.estimators import Estimator
@@ -16,6 +17,7 @@ from metastep.modules import parameters_of
 from metastep.problems import few_shot
 from metastep.reproduce.claims import Finding, Presets, holds
 from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.files import NOT_AT_HAND
 from metastep.reproduce.transfer_runs import is_there
 from metastep.tasks import over_tasks
 from metastep.transfer.presets import TARGETS
@@ -123,10 +125,11 @@ def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
     counted = dict(_counted(evidence))
     absent = [name for name in TARGETS if name not in counted]
     wrong = [name for name, sizes in counted.items() if sizes != SIZES[name]]
-    left = f" Not at hand: {', '.join(absent)}." if absent else ""
+    left = f" {NOT_AT_HAND}: {', '.join(absent)}." if absent else ""
     if not counted:
         return Finding("not run", note=left.strip())
-    note = f"Other than in the paper: {', '.join(wrong)}." if wrong else f"{len(counted)} of {len(TARGETS)} counted."
+    refused = f"Other than in the paper, or refused: {', '.join(wrong)}."
+    note = refused if wrong else f"{len(counted)} of {len(TARGETS)} counted."
     about = {"data": ", ".join(counted), "command": "metastep reproduce --only X21 --data DATA"}
     value = {name: list(sizes) for name, sizes in counted.items()}
     return Finding(holds(not wrong), value, note=note + left, about=about)
@@ -135,5 +138,9 @@ def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
 def _counted(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...]]]:
     for target, (name, config) in TARGETS.items():
         if is_there(name, evidence.data):
-            splits = load_labelled(name, evidence.data, config.data.size)
-            yield target, tuple(len(part.labels) for part in (splits.train, splits.val, splits.test))
+            try:
+                splits = load_labelled(name, evidence.data, config.data.size)
+            except DataError:  # among other things, other sizes than it should have
+                yield target, ()
+            else:
+                yield target, tuple(len(part.labels) for part in (splits.train, splits.val, splits.test))

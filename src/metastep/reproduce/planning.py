@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.claims import Claim, Presets
 from metastep.reproduce.evidence import Evidence
-from metastep.reproduce.files import Content, is_judged
+from metastep.reproduce.files import NOT_AT_HAND, Content, is_judged, stands_in
 from metastep.reproduce.kinds import kind_of
 from metastep.transfer.config import TransferConfig
 from metastep.windows import window_lengths
@@ -65,12 +65,19 @@ def few_shot_price(config: TrainConfig) -> int:
 
 
 def is_done(claim: Claim, content: Content | None, evidence: Evidence, seeds: int | None) -> bool:
-    """Whether its file rests on as many iterations and seeds as are wanted"""
+    """Whether its file rests on all that is at hand, and on as many iterations and seeds as are wanted"""
     if not is_judged(content):
         return False
     assert content is not None
     if not claim.presets:
-        return claim.computed
-    configs = [kind_of(preset).configured(preset, 0, evidence.iterations, {}) for preset in claim.presets]
+        return claim.computed and NOT_AT_HAND not in content["note"]  # more may be there by now
+    presets, wanted = presets_of(claim, evidence), seeds or seeds_of(claim.presets[0])
+    configs = [kind_of(preset).configured(preset, 0, evidence.iterations, {}) for preset in presets]
     iterations = min((c.outer.iterations for c in configs if isinstance(c, TrainConfig)), default=0)
-    return bool(content["iterations"] >= iterations and len(content["seeds"]) >= (seeds or seeds_of(claim.presets[0])))
+    runs = sum(evidence.lacking(preset) is None for preset in presets) * wanted
+    return bool(
+        content["iterations"] >= iterations
+        and len(content["seeds"]) >= wanted
+        and len(content["seconds"]) >= runs
+        and stands_in(content) == (presets == claim.stand_in)
+    )

@@ -21,9 +21,10 @@ from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of
-from metastep.runs import LockError, Stop, stop_on_signals
+from metastep.runs import Stop, stop_on_signals
 from metastep.runs.together import Turns, together
 
+ABSENT, NOT_MADE = "is not at hand.", "Its runs were not made yet."
 AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
 RESERVE, SHARE = 20.0, 0.1  # seconds kept for saving, and the largest part of a budget that they may be
 
@@ -60,13 +61,18 @@ class Session:
         try:
             finding = claim.judge(self.evidence, presets)
         except MissingError:
-            if absent := absence(claim, self.evidence):
-                self.write(claim, Finding("not run", note=f"{absent} is not at hand."))
             return
         if claim.computed:
             seconds = round(time.perf_counter() - began, 2)
             finding = replace(finding, about={"seconds": [seconds], **finding.about})
         self.write(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+
+    def excuse(self, claim: Claim) -> None:
+        """What nobody could judge has a file too, which says why"""
+        before, absent = files.read(self.out, claim.id), absence(claim, self.evidence)
+        if before is None or before["note"].endswith((ABSENT, NOT_MADE)):
+            reason = f"{absent} {ABSENT}" if absent else NOT_MADE
+            files.write(self.out, files.content_of(claim, Finding("not run", note=reason)))
 
     def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
         content = files.content_of(claim, finding, stands_in)
@@ -85,6 +91,8 @@ class Session:
             for end in together((self.complete(job, served[job], stop) for job in jobs), self.together):
                 ends.append(end)
                 release()
+        for claim in claims:
+            self.excuse(claim)
         failed = [end.failure for end in ends if end.failure]
         if len(failed) + sum(end.finished for end in ends) < len(jobs):
             return False
@@ -96,14 +104,14 @@ class Session:
         """Train, test, and settle the claims it serves; the others go on if this one cannot"""
         try:
             finished = yield from self.advance(job, stop)
-        except (NonFiniteError, LockError, torch.OutOfMemoryError) as error:
+            for claim in served if finished else ():
+                self.settle(claim)
+        except (MetastepError, torch.OutOfMemoryError) as error:
             failure = f"{job.preset}, seed {job.seed}: {self.reason(error)}"
             self.say(failure)
             for claim in served if isinstance(error, NonFiniteError) else ():
                 self.write(claim, Finding("not run", note=failure))
             return End(failure=failure)
-        for claim in served if finished else ():
-            self.settle(claim)
         return End(finished)
 
     def reason(self, error: Exception) -> str:

@@ -1,0 +1,58 @@
+"""When a claim is done: not before its file rests on all that is at hand."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metastep.reproduce.claims import Finding
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.files import Content, content_of
+from metastep.reproduce.planning import is_done
+from metastep.reproduce.register import REGISTER
+from tests.reproduce.helpers import transfer
+
+NOWHERE = Evidence(Path("nowhere"), Path("nowhere"))
+
+
+def judged(id: str, targets: Collection[str], seeds: int, stands_in: bool = False) -> Content:
+    claim = REGISTER[id]
+    presets = [name for name in claim.stand_in if stands_in] or [
+        name for name in claim.presets if name.partition("-")[0] in targets
+    ]
+    outcomes = tuple(transfer(name, 70.0, seed) for name in presets for seed in range(seeds))
+    return content_of(claim, Finding("reproduced", 1.0, outcomes=outcomes), stands_in)
+
+
+def at_hand(targets: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(self: Evidence, preset: str) -> str | None:
+        return None if preset.partition("-")[0] in targets else "pictures"
+
+    monkeypatch.setattr(Evidence, "lacking", lacking)
+
+
+@pytest.mark.parametrize(
+    ("there", "content", "done"),
+    [
+        (("stl10",), judged("X5", (), 3, stands_in=True), True),
+        (("stl10",), judged("X5", (), 2, stands_in=True), False),
+        (("stl10", "bird"), judged("X5", (), 3, stands_in=True), False),  # the paper's data are there now
+        (("stl10", "bird"), judged("X5", ("bird",), 3), True),
+        (("stl10",), judged("X19", ("stl10",), 3), True),
+        (("stl10", "cifar100"), judged("X19", ("stl10",), 3), False),
+        (("stl10", "cifar100"), judged("X19", ("stl10", "cifar100"), 3), True),
+    ],
+)
+def test_done_with_all_that_is_at_hand(
+    there: tuple[str, ...], content: Any, done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_hand(there, monkeypatch)
+    assert is_done(REGISTER[content["id"]], content, NOWHERE, None) is done
+
+
+def test_what_was_counted_in_part_is_counted_again() -> None:
+    claim = REGISTER["X21"]
+    whole, part = (content_of(claim, Finding("reproduced", note=note)) for note in ("All.", "One. Not at hand: dog."))
+    assert is_done(claim, whole, NOWHERE, None)
+    assert not is_done(claim, part, NOWHERE, None)
