@@ -15,9 +15,9 @@ from metastep.data.progress import QUIETLY
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
 from metastep.reproduce.kinds import Kind
-from metastep.reproduce.session import release, within
 from metastep.runs import Run, read_metrics, stop_on_signals
-from metastep.runs.device import uses_gpu
+from metastep.runs.budget import within
+from metastep.runs.device import release, uses_gpu
 from metastep.runs.together import Turns, together
 from metastep.transfer.config import TransferConfig
 

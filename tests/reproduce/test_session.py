@@ -19,8 +19,8 @@ from metastep.fewshot.scores import read_evaluations
 from metastep.reproduce import fewshot_runs, planning
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.files import FIELDS
-from metastep.reproduce.session import within
 from metastep.runs import Run, stop_on_signals
+from metastep.runs.budget import within
 from metastep.transfer import presets as transfer_presets
 from tests.reproduce.helpers import tiny
 

@@ -1,13 +1,10 @@
 """Go through claims: judge what can be judged, train what is missing, judge again; stop cleanly when time is up."""
 
-import gc
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,11 +19,11 @@ from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of
 from metastep.runs import Stop, stop_on_signals
+from metastep.runs.budget import within
+from metastep.runs.device import release
 from metastep.runs.together import Turns, together
 
 ABSENT, NOT_MADE = "is not at hand.", "Its runs were not made yet."
-AGAIN = 5.0  # seconds between two reminders, for what begins to listen only after the first
-RESERVE, SHARE = 20.0, 0.1  # seconds kept for saving, and the largest part of a budget that they may be
 
 
 class StoppedError(Exception):
@@ -155,13 +152,6 @@ class Session:
         return QUIETLY if self.together > 1 else progress_bar(doing)
 
 
-def release() -> None:
-    """What a run had on the device, for the next one"""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def absence(claim: Claim, evidence: Evidence) -> str | None:
     """What a claim needs that is not at hand"""
     lacking = [evidence.lacking(preset) for preset in presets_of(claim, evidence)]
@@ -178,23 +168,3 @@ def _interruptible(progress: Progress, stop: Stop) -> Progress:
             raise StoppedError
 
     return shown
-
-
-@contextmanager
-def within(budget: float | None) -> Iterator[None]:
-    """Shortly before the time is over, and from then on, ask ourselves to stop as a scheduler would"""
-    if budget is None:
-        yield
-        return
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        signal.raise_signal(signal.SIGTERM)
-
-    before = signal.signal(signal.SIGALRM, ask)
-    signal.setitimer(signal.ITIMER_REAL, max(budget - min(RESERVE, SHARE * budget), 1e-3), AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

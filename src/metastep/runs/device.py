@@ -1,5 +1,6 @@
 """Where a run is computed, and how precisely."""
 
+import gc
 import os
 import platform
 from pathlib import Path
@@ -52,3 +53,10 @@ def processor() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     return f"{model}, {os.cpu_count()} cores"
+
+
+def release() -> None:
+    """What a run had on the device, for the next one"""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
