@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar, refusals
+from metastep.commands import progress_bar, refusals
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.presets import PRESETS

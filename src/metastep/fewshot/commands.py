@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
@@ -21,10 +21,6 @@ from metastep.runs.flags import require_none
 from metastep.runs.presets import Out, PresetName, Resume, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
-
-Data = Annotated[
-    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
-]
 
 
 def train(

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.data.commands import Data, progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.errors import MetastepError

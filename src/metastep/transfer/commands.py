@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.data.commands import Data, progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
 from metastep.runs.flags import require_none

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar
+from metastep.commands import progress_bar
 from metastep.runs import Run, read_metrics, stop_on_signals
 from metastep.transfer.config import SourceConfig, TransferConfig
 from metastep.transfer.epoch import Trained
