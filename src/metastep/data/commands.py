@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +26,7 @@ from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.data.files import entries
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
+from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
 
 app = typer.Typer(
@@ -106,7 +106,7 @@ def show(
         title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
-        _save(sheet, path)
+        save_picture(sheet, path)
         typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
 
 
@@ -157,10 +157,3 @@ def _print_findings(findings: list[Finding], folder: Path) -> None:
     console.print(table)
     number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
     console.print(Text(f"{number} in {printable(folder)}"))
-
-
-def _save(picture: Image.Image, path: Path) -> None:
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error
