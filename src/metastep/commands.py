@@ -1,4 +1,4 @@
-"""What all commands share: where the data are, a bar while they wait, and one line for what cannot work."""
+"""What all commands share: where the data are, a bar while they wait, one line for what cannot work or was stopped."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
+from metastep.runs.stop import stop_on_signals
 
 Data = Annotated[
     Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
@@ -25,6 +26,16 @@ def refusals() -> Iterator[None]:
     except MetastepError as error:
         typer.echo(f"metastep: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def unless_stopped() -> Iterator[None]:
+    """Where what is inside was asked to stop, all ends after it, with one line and exit status 130."""
+    with stop_on_signals() as stop:
+        yield
+    if stop.requested:
+        typer.echo("Stopped. Call it again to go on.")
+        raise SystemExit(130)  # and not typer's, which only commands of its own understand
 
 
 @contextmanager

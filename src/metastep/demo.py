@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.commands import progress_bar, refusals
+from metastep.commands import progress_bar, refusals, unless_stopped
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.presets import PRESETS
@@ -44,12 +44,14 @@ def demo(
 
 def _train(folder: Path, preset: str, iterations: int) -> None:
     """A run that is there already goes on, or is done: the demo can be called again"""
-    if folder.exists():
-        resume(folder)
-        return
     config = PRESETS[preset]
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
-    train(replace(config, outer=outer, validation=validation), folder, reading=progress_bar("drawing glyphs"))
+    config = replace(config, outer=outer, validation=validation)
+    with unless_stopped():
+        if (folder / "config.json").is_file():
+            resume(folder)
+        else:
+            train(config, folder, reading=progress_bar("drawing glyphs"))
 
 
 def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:
