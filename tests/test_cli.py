@@ -37,6 +37,9 @@ def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:
         run = CliRunner().invoke(app, arguments)
         assert run.exit_code == 0, run.output
         assert all(name in run.output for name in ("untrained", "Multi-step(4)", "first order", "report.html"))
+    other = CliRunner().invoke(app, [*arguments[:-3], "3", *arguments[-2:]])
+    assert other.exit_code == 2
+    assert "multistep4': is a run of something else (outer.iterations = 2, not 3). Choose another --out" in other.output
     assert "<html" in (tmp_path / "demo" / "report.html").read_text()
 
 

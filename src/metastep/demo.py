@@ -15,6 +15,8 @@ from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import resume, train
 from metastep.fewshot.use_commands import Checkpoint, open_learner
+from metastep.reproduce.fewshot_runs import same
+from metastep.runs.same import require_same
 
 LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
 
@@ -43,12 +45,13 @@ def demo(
 
 
 def _train(folder: Path, preset: str, iterations: int) -> None:
-    """A run that is there already goes on, or is done: the demo can be called again"""
+    """A run that is there already goes on, or is done: the demo can be called again, for the same"""
     config = PRESETS[preset]
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
     config = replace(config, outer=outer, validation=validation)
     with unless_stopped():
         if (folder / "config.json").is_file():
+            require_same(folder, config, same, "--out")
             resume(folder)
         else:
             train(config, folder, reading=progress_bar("drawing glyphs"))

@@ -125,6 +125,23 @@ def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
 
 
 @pytest.mark.usefixtures("_tiny_comparison")
+@pytest.mark.parametrize(
+    ("flags", "place", "difference"),
+    [
+        (["--epochs", "1", "--seed", "1"], "source", "seed = 0, not 1"),
+        (["--epochs", "2"], "scratch", "epochs = 1, not 2"),
+    ],
+)
+def test_runs_of_something_else_are_not_taken_for_what_was_asked(flags: list[str], place: str, difference: str) -> None:
+    assert cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"]).exit_code == 0
+    done = cli.invoke(app, ["transfer", "--out", "all", *flags])
+    assert done.exit_code == 2
+    refusal = f"'all/{place}': is a run of something else ({difference}). Choose another --out, or move it."
+    assert refusal in done.output
+    assert "second-order products" not in done.output
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
 def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = epochs.finish_epoch
 
