@@ -14,6 +14,7 @@ from metastep.errors import MetastepError
 from metastep.report import write_report
 from metastep.report.weights import weights_of
 from metastep.runs import Run
+from metastep.runs.presets import default_folder
 from metastep.runs.together import Turns
 from metastep.transfer import comparison
 from metastep.transfer import epoch as epochs
@@ -197,6 +198,22 @@ def test_a_users_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
     monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1))
     own = ["--target-data", "folder:mine", "--source-data", "folder:mine", "--size", "8"]
-    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own, "--out", "run"])
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own])
     assert done.exit_code == 0, done.output
     assert "1 of 1 epochs" in done.output
+    assert [path.name for path in Path("runs").iterdir()] == ["mine-transfer"]
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        ("digits", "digits-sgd-baseline"),
+        ("stl10", "stl10-scratch"),
+        ("folder:a/My  pictures", "My-pictures-scratch"),
+        ("folder:../there/", "there-scratch"),
+        ("glyphs:Greek,Latin", "glyphs-Greek-Latin-scratch"),
+    ],
+)
+def test_a_presets_name_is_for_its_own_data(data: str, folder: str) -> None:
+    assert default_folder("digits-sgd-baseline", "digits", data, "scratch") == Path("runs", folder)
+    assert (folder in PRESETS) == (data == "digits")

@@ -18,7 +18,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -37,8 +37,9 @@ def train(
         if resume is not None:
             _resume(resume, data, given)
             return
-        config = with_flags(preset_of(preset), given)
-        folder = out or Path("runs") / preset
+        usual = preset_of(preset)
+        config = with_flags(usual, given)
+        folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
         with joined(uses_gpu(config.device)) as ranks:
             reading = progress_bar(f"reading {printable(config.data.name)}")
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
