@@ -1,13 +1,18 @@
 """`metastep transfer` for several seeds, and three more ways: fixed weights, first order, fine-tuning of the source.
 
-Every seed has a source net of its own. Every way has the best of the same few rates, see the presets.
+Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. Written after
+every run: stopped, the same command goes on with the seed that it was at.
 """
 
 import argparse
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks import results
 from metastep.transfer.comparison import METHODS, configured, finished
@@ -20,15 +25,15 @@ OTHERS = {
     "first order": "digits-sgd-first-order",
     "fine-tuning of the source": "digits-sgd-fine-tuning",
 }
+WAYS = {**METHODS, **OTHERS}
 
 
-def run(seed: int, folder: Path, epochs: int | None) -> list[dict[str, Any]]:
+def run(seed: int, folder: Path, epochs: int | None) -> Iterator[dict[str, Any]]:
     first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
     first = replace(first, epochs=epochs or first.epochs)
-    rows = [row("source", seed, first, folder / "source")]
-    for name, preset in {**METHODS, **OTHERS}.items():
-        rows.append(row(name, seed, configured(PRESETS[preset], folder, epochs, seed), folder / name))
-    return rows
+    yield row("source", seed, first, folder / "source")
+    for name, preset in WAYS.items():
+        yield row(name, seed, configured(PRESETS[preset], folder, epochs, seed), folder / name)
 
 
 def row(name: str, seed: int, config: TransferConfig, folder: Path) -> dict[str, Any]:
@@ -46,16 +51,26 @@ def row(name: str, seed: int, config: TransferConfig, folder: Path) -> dict[str,
     }  # fmt: skip
 
 
+def of_whole_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A seed that was stopped on the way begins anew, since its source net is gone"""
+    number = Counter(row["seed"] for row in rows)
+    return [row for row in rows if number[row["seed"]] == 1 + len(WAYS)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="of each run, to try it out")
     options = parser.parse_args()
-    rows = []
-    for seed in range(options.seeds):
+    command = f"python -m benchmarks.transfer_digits --seeds {options.seeds}"
+    command += f" --epochs {options.epochs}" if options.epochs else ""
+    torch.set_num_threads(PRESETS[METHODS["scratch"]].threads)  # a file tells it, and runs set it anyway
+    rows = of_whole_seeds(results.kept("transfer-digits", command))
+    for seed in sorted(set(range(options.seeds)) - {row["seed"] for row in rows}):
         with tempfile.TemporaryDirectory() as folder:
-            rows += run(seed, Path(folder), options.epochs)
-    print(results.write("transfer-digits", f"python -m benchmarks.transfer_digits --seeds {options.seeds}", rows))
+            for found in run(seed, Path(folder), options.epochs):
+                rows.append(found)
+                print(results.write("transfer-digits", command, rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from typing import Any, Literal
 from benchmarks import results
 from benchmarks.curves import draw_accuracies
 from metastep.data.progress import QUIETLY
-from metastep.errors import MetastepError, NonFiniteError
+from metastep.errors import NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
 from metastep.reproduce.kinds import Kind
 from metastep.runs import Run, read_metrics, stop_on_signals
 from metastep.runs.budget import within
 from metastep.runs.device import release, uses_gpu
+from metastep.runs.same import require_same
 from metastep.runs.together import Turns, together
 from metastep.transfer.config import TransferConfig
 
@@ -66,9 +67,9 @@ def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[s
     try:
         if not (folder / "config.json").is_file():
             yield from kind.train(config, folder, data, QUIETLY)
-        elif not kind.same(config, kind.read(folder)):
-            raise MetastepError(f"{str(folder)!r}: is a run of something else. Choose another --runs, or move it.")
-        elif not kind.position(folder).finished:
+            return ""
+        require_same(folder, config, kind.same, "--runs")
+        if not kind.position(folder).finished:
             yield from kind.resume(folder, data)
     except NonFiniteError as error:
         return str(error)

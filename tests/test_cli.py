@@ -1,12 +1,16 @@
 """The command as a whole."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from metastep import __version__
 from metastep.cli import app
+from metastep.fewshot import train as training
+from metastep.runs import Run
 
 
 def test_version_and_help() -> None:
@@ -16,11 +20,42 @@ def test_version_and_help() -> None:
     assert all(name in help_text for name in commands)
 
 
-def test_the_demo_runs_and_can_be_called_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METASTEP_CACHE", str(tmp_path / "cache"))
+@pytest.fixture(scope="module")
+def glyphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they are kept: drawing them takes seconds"""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _drawn_once(glyphs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METASTEP_CACHE", str(glyphs))
+
+
+def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--iterations", "2", "--episodes", "4"]
     for _ in range(2):
         run = CliRunner().invoke(app, arguments)
         assert run.exit_code == 0, run.output
         assert all(name in run.output for name in ("untrained", "Multi-step(4)", "first order", "report.html"))
+    other = CliRunner().invoke(app, [*arguments[:-3], "3", *arguments[-2:]])
+    assert other.exit_code == 2
+    assert "multistep4': is a run of something else (outer.iterations = 2, not 3). Choose another --out" in other.output
     assert "<html" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_the_demo_stops_at_ctrl_c_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*arguments: Any) -> dict[str, str]:
+        signal.raise_signal(signal.SIGINT)
+        return {}
+
+    arguments = ["demo", "--out", str(tmp_path / "demo"), "--iterations", "2", "--episodes", "4"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "environment", pressed)
+        stopped = CliRunner().invoke(app, arguments)
+    assert (stopped.exit_code, "Call it again to go on" in stopped.output) == (130, True)
+    (folder,) = (tmp_path / "demo").iterdir()  # the other learner has not begun
+    assert Run(folder).load()["trained"]["iterations"] == 1
+    assert not (folder / "evaluations").exists()
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert Run(folder).load()["trained"]["iterations"] == 2

@@ -39,6 +39,22 @@ def test_tables_are_in_step_with_results() -> None:
     assert run.returncode == 0, run.stderr
 
 
+def test_make_bench_runs_what_the_page_says() -> None:
+    run = set(re.findall(r"-m benchmarks\.(\w+)", (ROOT / "Makefile").read_text())) - {"tables"}
+    told = re.search(r"`make bench`.*?\n\n", (ROOT / "docs" / "measurements.md").read_text(), flags=re.S)
+    assert told
+    assert set(re.findall(r"`(\w+)`", told[0])) == run
+
+
+def test_commands_of_transfer_that_are_named_exist() -> None:
+    from metastep.transfer.commands import app
+
+    known = {str(command.callback.__name__) for command in app.registered_commands if command.callback}
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.*"), *ROOT.glob("src/**/*.py")]
+    named = {word for path in texts for word in re.findall(r"metastep transfer ([a-z]\w*)", path.read_text())}
+    assert known >= named > set()
+
+
 def lines_of_code(path: Path) -> int:
     """Without docstrings, comments and blanks"""
     text = path.read_text()

@@ -8,13 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar, refusals
+from metastep.commands import progress_bar, refusals, unless_stopped
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import resume, train
 from metastep.fewshot.use_commands import Checkpoint, open_learner
+from metastep.reproduce.fewshot_runs import same
+from metastep.runs.same import require_same
 
 LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
 
@@ -43,13 +45,16 @@ def demo(
 
 
 def _train(folder: Path, preset: str, iterations: int) -> None:
-    """A run that is there already goes on, or is done: the demo can be called again"""
-    if folder.exists():
-        resume(folder)
-        return
+    """A run that is there already goes on, or is done: the demo can be called again, for the same"""
     config = PRESETS[preset]
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
-    train(replace(config, outer=outer, validation=validation), folder, reading=progress_bar("drawing glyphs"))
+    config = replace(config, outer=outer, validation=validation)
+    with unless_stopped():
+        if (folder / "config.json").is_file():
+            require_same(folder, config, same, "--out")
+            resume(folder)
+        else:
+            train(config, folder, reading=progress_bar("drawing glyphs"))
 
 
 def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:

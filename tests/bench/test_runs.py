@@ -131,7 +131,10 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         expected, found = ({k: v for k, v in one.row(job).items() if k not in varying} for one in (whole, halved))
         assert found == expected
         assert [step for step, _ in found["curve"]] == [2, 4]
-    with pytest.raises(MetastepError, match="is a run of something else"):
+    with pytest.raises(
+        MetastepError,
+        match=r"is a run of something else \(outer.iterations = 4, not 6; .*Choose another --runs, or move it",
+    ):
         study_in(tmp_path / "whole", iterations=6).complete(jobs, places=1, budget=None)
 
 

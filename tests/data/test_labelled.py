@@ -44,6 +44,7 @@ def check_parts(splits: LabelledSplits) -> None:
 def test_every_entry_is_complete(entry: LabelledEntry, tmp_path: Path) -> None:
     assert all((entry.summary, entry.licence, entry.source, entry.parts))
     assert entry.locate(tmp_path) == ()
+    assert entry.embedded == entry.source.startswith("comes with")
     if entry.source.startswith("http"):
         for root in (None, tmp_path):
             with pytest.raises(DataError, match="--data or METASTEP_DATA") as caught:

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from metastep.fewshot import commands
 from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.train import Trained
 from metastep.runs import Run
 from tests.fewshot.helpers import TINY, tiny
 
@@ -31,6 +32,14 @@ def test_train_and_resume() -> None:
     assert (config["method"]["window"], config["inner"]["lr"], config["outer"]["iterations"]) == (4, 0.05, 4)
     again = cli.invoke(app, ["train", "--resume", "runs/tiny"])
     assert again.exit_code == 0, again.output
+
+
+def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = []
+    monkeypatch.setattr(commands.training, "train", lambda config, folder, *others: folders.append(folder) or Trained())
+    for flags in ((), ("--dataset", "folder:photos"), ("--dataset", "folder:photos", "--out", "there")):
+        cli.invoke(app, ["train", "--preset", "tiny", *flags])
+    assert folders == [Path("runs/tiny"), Path("runs/photos-multi_step"), Path("there")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from metastep.fewshot.config import (
     TrainConfig,
     ValidationConfig,
 )  # fmt: skip
-from metastep.fewshot.flags import all_flags, with_flags
+from metastep.fewshot.flags import FLAGS, with_flags
 from metastep.fewshot.presets import PRESETS
 from metastep.runs import read_config, write_config
 
@@ -69,7 +69,7 @@ def test_judging_may_differ_from_training() -> None:
 
 
 def test_every_field_has_a_flag_with_a_name_of_its_own_and_help() -> None:
-    flags = all_flags()
+    flags = FLAGS.all()
     assert len({flag.name for flag in flags}) == len(flags)
     assert all(flag.help.endswith(".") for flag in flags)
 

@@ -125,7 +125,9 @@ def test_the_first_signal_is_a_request(number: signal.Signals, capfd: pytest.Cap
         assert stop.requested
         assert stop.signal is number
     assert signal.getsignal(number) is before
-    assert "Stopping after this step" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "Stopping after this step." in said
+    assert ("Ctrl-C again stops at once" in said) == (number is signal.SIGINT)
 
 
 def test_a_loop_finishes_its_step_and_saves() -> None:
@@ -141,10 +143,13 @@ def test_a_loop_finishes_its_step_and_saves() -> None:
     assert (done, saved) == ([0, 1, 2, 3], [3])
 
 
-def test_the_second_ctrl_c_stops_at_once() -> None:
+@pytest.mark.parametrize("between", [0, 1, 2])
+def test_the_second_ctrl_c_stops_at_once_whatever_came_between(between: int) -> None:
     before = signal.getsignal(signal.SIGINT)
     with stop_on_signals():
         signal.raise_signal(signal.SIGINT)
+        for _ in range(between):
+            signal.raise_signal(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -159,12 +164,14 @@ def test_a_loop_within_shares_the_request() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_sigterm_may_come_twice_and_before_ctrl_c() -> None:
+def test_sigterm_may_come_twice_and_before_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
     with stop_on_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
+        assert capfd.readouterr().err.split("\n") == ["", "Stopping after this step.", ""]
         signal.raise_signal(signal.SIGINT)
         assert stop.signal is signal.SIGINT
+        assert "Ctrl-C again stops at once" in capfd.readouterr().err
 
 
 def test_in_another_thread_nothing_is_caught() -> None:

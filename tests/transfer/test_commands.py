@@ -14,6 +14,7 @@ from metastep.errors import MetastepError
 from metastep.report import write_report
 from metastep.report.weights import weights_of
 from metastep.runs import Run
+from metastep.runs.presets import default_folder
 from metastep.runs.together import Turns
 from metastep.transfer import comparison
 from metastep.transfer import epoch as epochs
@@ -125,6 +126,23 @@ def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
 
 
 @pytest.mark.usefixtures("_tiny_comparison")
+@pytest.mark.parametrize(
+    ("flags", "place", "difference"),
+    [
+        (["--epochs", "1", "--seed", "1"], "source", "seed = 0, not 1"),
+        (["--epochs", "2"], "scratch", "epochs = 1, not 2"),
+    ],
+)
+def test_runs_of_something_else_are_not_taken_for_what_was_asked(flags: list[str], place: str, difference: str) -> None:
+    assert cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"]).exit_code == 0
+    done = cli.invoke(app, ["transfer", "--out", "all", *flags])
+    assert done.exit_code == 2
+    refusal = f"'all/{place}': is a run of something else ({difference}). Choose another --out, or move it."
+    assert refusal in done.output
+    assert "second-order products" not in done.output
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
 def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = epochs.finish_epoch
 
@@ -180,6 +198,22 @@ def test_a_users_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
     monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1))
     own = ["--target-data", "folder:mine", "--source-data", "folder:mine", "--size", "8"]
-    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own, "--out", "run"])
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own])
     assert done.exit_code == 0, done.output
     assert "1 of 1 epochs" in done.output
+    assert [path.name for path in Path("runs").iterdir()] == ["mine-transfer"]
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        ("digits", "digits-sgd-baseline"),
+        ("stl10", "stl10-scratch"),
+        ("folder:a/My  pictures", "My-pictures-scratch"),
+        ("folder:../there/", "there-scratch"),
+        ("glyphs:Greek,Latin", "glyphs-Greek-Latin-scratch"),
+    ],
+)
+def test_a_presets_name_is_for_its_own_data(data: str, folder: str) -> None:
+    assert default_folder("digits-sgd-baseline", "digits", data, "scratch") == Path("runs", folder)
+    assert (folder in PRESETS) == (data == "digits")

@@ -27,7 +27,7 @@ from metastep.bench.options import (
 from metastep.bench.plan import planned
 from metastep.bench.running import Conditions
 from metastep.bench.session import finish, run
-from metastep.data.commands import refusals
+from metastep.commands import refusals
 from metastep.errors import MetastepError
 from metastep.paths import VMAP_CHUNK
 

@@ -11,7 +11,7 @@ from metastep.bench.cases import Case
 from metastep.bench.results import Row, case_of, resumed, write
 from metastep.bench.running import Conditions, measured
 from metastep.bench.table import tables
-from metastep.data.commands import progress_bar
+from metastep.commands import progress_bar
 from metastep.runs.stop import terminated_as_interrupted
 
 

@@ -31,7 +31,7 @@ from metastep.bench.options import (
 from metastep.bench.plan import planned
 from metastep.bench.results import Row, about_case, write
 from metastep.bench.running import Conditions
-from metastep.data.commands import refusals
+from metastep.commands import refusals
 from metastep.errors import MetastepError
 
 ONE = Grid((STANDARD,), ("maml",), (STANDARD_STEPS,))

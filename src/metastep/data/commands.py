@@ -1,17 +1,15 @@
 """`metastep data`: what data sets there are, what their episodes look like, what is wrong with a folder."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from PIL import Image
 from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.catalog import (
     ENTRIES,
     OMNIGLOT,
@@ -28,17 +26,12 @@ from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.data.files import entries
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
+from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
-from metastep.data.progress import Progress
-from metastep.errors import MetastepError
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
 )
-
-Data = Annotated[
-    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
-]
 
 
 def _at_least_one(of_what: str) -> Any:
@@ -113,7 +106,7 @@ def show(
         title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
-        _save(sheet, path)
+        save_picture(sheet, path)
         typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
 
 
@@ -141,25 +134,6 @@ def check(
         typer.echo(f"{printable(folder)}: all is well for {shots} shots and {queries} queries")
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """What cannot work ends with one line and exit status 2."""
-    try:
-        yield
-    except MetastepError as error:
-        typer.echo(f"metastep: {error}", err=True)
-        raise typer.Exit(2) from None
-
-
-@contextmanager
-def progress_bar(doing: str) -> Iterator[Progress]:
-    """A bar that is gone when all is done; none where there is no terminal."""
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(doing.replace("[", r"\["), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
-
-
 def _table(*headings: str, title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", header_style="bold", border_style="dim")
     for heading in headings:
@@ -183,10 +157,3 @@ def _print_findings(findings: list[Finding], folder: Path) -> None:
     console.print(table)
     number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
     console.print(Text(f"{number} in {printable(folder)}"))
-
-
-def _save(picture: Image.Image, path: Path) -> None:
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error

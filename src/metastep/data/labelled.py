@@ -48,6 +48,8 @@ class LabelledEntry:
     load: Callable[[Request], LabelledSplits]
     locate: Callable[[Path], tuple[Path, ...]] = lambda root: ()
     """Its files in a data directory; none when it needs none, or is not wholly there."""
+    embedded: bool = False
+    """Whether it comes with metastep, or with what metastep needs."""
 
 
 def load_labelled(
@@ -120,6 +122,7 @@ GLYPHS = LabelledEntry(
     source="comes with metastep",
     parts="15 train, 2 val, 3 test drawings of each",
     load=_characters,
+    embedded=True,
 )
 OWN = LabelledEntry(
     name="folder",
@@ -137,6 +140,7 @@ LABELLED = (
         source="comes with scikit-learn",
         parts="400 train, 200 val, 1,197 test",
         load=lambda request: load_digits(request.size, request.seed),
+        embedded=True,
     ),
     GLYPHS,
     _entry(STL10, "10 classes of photos, 96x96 made 32x32", "research; pictures from ImageNet"),

@@ -9,7 +9,7 @@ from metastep.data.errors import problem
 
 HEADER = 128  # bytes
 MATRIX, COMPRESSED = 14, 15  # types of elements
-CELL, CHAR = 1, 4  # classes of matrices
+CHAR = 4  # a class of matrices
 CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le", 18: "utf-32-le"}  # of characters
 Element = tuple[int, bytes]  # type and content
 

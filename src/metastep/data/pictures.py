@@ -24,6 +24,13 @@ def read_picture(path: Path, size: int, channels: int, resample: Resampling = Re
     return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels, resample)
 
 
+def save_picture(picture: Image.Image, path: Path) -> None:
+    try:
+        picture.save(path)
+    except (OSError, ValueError) as error:
+        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error
+
+
 def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:
     """Decode the first frame, upright, as "L" or "RGB" on white; `smallest`: the size that will be enough."""
     try:

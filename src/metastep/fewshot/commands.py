@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
@@ -18,13 +18,9 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
-
-Data = Annotated[
-    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
-]
 
 
 def train(
@@ -41,8 +37,9 @@ def train(
         if resume is not None:
             _resume(resume, data, given)
             return
-        config = with_flags(preset_of(preset), given)
-        folder = out or Path("runs") / preset
+        usual = preset_of(preset)
+        config = with_flags(usual, given)
+        folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
         with joined(uses_gpu(config.device)) as ranks:
             reading = progress_bar(f"reading {printable(config.data.name)}")
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)

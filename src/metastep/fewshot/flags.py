@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metastep.fewshot.config import INNER_OPTIONS, METHOD_OPTIONS, TrainConfig
-from metastep.runs.flags import Flag, Flags
+from metastep.runs.flags import Flags
 
 FLAGS = Flags(
     TrainConfig,
@@ -16,10 +16,6 @@ FLAGS = Flags(
     hidden=("net.channels", "net.size"),  # these come from the data
     choices={"method.name": METHOD_OPTIONS, "inner.optimizer": INNER_OPTIONS, "outer.optimizer": {"adam": {"eps"}}},
 )  # fmt: skip
-
-
-def all_flags() -> list[Flag]:
-    return FLAGS.all()
 
 
 def with_flags(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:

@@ -1,7 +1,6 @@
 """The queries and their predictions as one picture."""
 
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 from PIL import Image, ImageDraw
 
@@ -21,7 +20,7 @@ from metastep.data.contact import (
     wrapped,
     write,
 )
-from metastep.data.errors import DataError, printable, problem
+from metastep.data.errors import DataError, printable
 from metastep.fewshot.classify import Classified, Prediction
 
 CARD = (152, 184)  # width and height of a query with what is said about it
@@ -116,10 +115,3 @@ def counted(shots: int, shown: int) -> str:
 
 def readable(name: str) -> str:
     return printable(name).replace("_", " ")
-
-
-def save_picture(picture: Image.Image, path: Path) -> None:
-    try:
-        picture.save(path)
-    except (OSError, ValueError) as error:
-        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error

@@ -4,29 +4,29 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.data.commands import Data, progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
+from metastep.data.pictures import save_picture
 from metastep.errors import MetastepError
 from metastep.fewshot import classify as classifying
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
 from metastep.fewshot.classify import Classified
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, with_steps
-from metastep.fewshot.gallery import RIGHT, WRONG, gallery, save_picture
+from metastep.fewshot.gallery import RIGHT, WRONG, gallery
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.preparing import Ink
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.shipped import find_learner
+from metastep.runs.device import Device, uses_gpu
 
 Checkpoint = Literal["best", "last", "untrained"]
-Device = Literal["auto", "cpu", "cuda"]
 
 LearnerName = Annotated[
     str,
@@ -139,10 +139,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
 
 
 def usable(device: Device) -> str:
-    there = torch.cuda.is_available()
-    if device == "cuda" and not there:
-        raise MetastepError("--device cuda: PyTorch sees no GPU here. Leave it out, or install PyTorch with CUDA.")
-    return "cuda" if there and device != "cpu" else "cpu"
+    return "cuda" if uses_gpu(device) else "cpu"
 
 
 def parsed_steps(text: str | None) -> int | tuple[int, ...] | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from metastep.data.commands import Data, refusals
+from metastep.commands import Data, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.reproduce import files

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from metastep.data.commands import progress_bar
+from metastep.commands import progress_bar
 from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files

@@ -22,7 +22,6 @@ from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import find_weights
 
 LOOK_EVERY = 50
-EMBEDDED = ("digits", "glyphs")
 
 
 def presets() -> dict[str, TransferConfig]:
@@ -70,7 +69,7 @@ def lacking(config: TransferConfig, data: Path | None) -> str | None:
 def is_there(name: str, data: Path | None) -> bool:
     """Whether a labelled data set is at hand"""
     entry, root = labelled_entry(name), data_root(data)
-    return entry.name in EMBEDDED or bool(root and entry.locate(root))
+    return entry.embedded or bool(root and entry.locate(root))
 
 
 def described(config: TransferConfig, data: Path | None) -> str:

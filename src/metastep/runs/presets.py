@@ -1,5 +1,6 @@
 """Configurations that have a name, and how the commands that start from one take it."""
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,8 +13,18 @@ from metastep.errors import MetastepError
 Config = TypeVar("Config")
 
 PresetName = Annotated[str, typer.Option(help="What to start from; every other flag changes it.")]
-Out = Annotated[Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET")]
+Out = Annotated[
+    Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET, of other data runs/DATA-METHOD")
+]
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+
+
+def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
+    """The preset's name is for runs of the preset's own data"""
+    if data == own_data:
+        return Path("runs", preset)
+    name = re.sub(r"[^\w.]+", "-", Path(data.removeprefix("folder:")).resolve().name)
+    return Path("runs", f"{name}-{method}")
 
 
 def preset_named(name: str, presets: Mapping[str, Config], lister: str) -> Config:

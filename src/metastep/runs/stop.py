@@ -13,6 +13,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._interrupted = False  # by Ctrl-C, whatever came before or after it
 
     @property
     def requested(self) -> bool:
@@ -20,13 +21,21 @@ class Stop:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        again = self.signal is signal.SIGINT and number == signal.SIGINT
-        self.signal = signal.Signals(number)
+        pressed, first = number == signal.SIGINT, not self.requested
+        again = pressed and self._interrupted
+        self.signal, self._interrupted = signal.Signals(number), self._interrupted or pressed
         if again:
             raise KeyboardInterrupt
-        # Straight to the terminal: a handler may run in the middle of any other output.
-        with suppress(OSError):
-            os.write(2, b"\nStopping after this step. Ctrl-C again stops at once.\n")
+        if pressed:
+            _say("Stopping after this step. Ctrl-C again stops at once.")
+        elif first:  # and not whenever a scheduler repeats itself
+            _say("Stopping after this step.")
+
+
+def _say(line: str) -> None:
+    """Straight to the terminal: a handler may run in the middle of any other output"""
+    with suppress(OSError):
+        os.write(2, f"\n{line}\n".encode())
 
 
 @contextmanager

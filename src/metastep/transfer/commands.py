@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.data.commands import Data, progress_bar, refusals
+from metastep.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -58,8 +58,9 @@ def run(
         if resume is not None:
             _resume(resume, data, given)
             return
-        config = FLAGS.applied(preset_of(preset), given)
-        folder = out or Path("runs") / preset
+        usual = preset_of(preset)
+        config = FLAGS.applied(usual, given)
+        folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
         reading = progress_bar(f"reading {printable(config.data.name)}")
         _report(training.train(config, folder, data, reading), config, folder)
 

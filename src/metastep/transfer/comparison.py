@@ -3,12 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.data.commands import progress_bar
-from metastep.runs import Run, read_metrics, stop_on_signals
+from metastep.commands import progress_bar, unless_stopped
+from metastep.reproduce.transfer_runs import same
+from metastep.runs import Run, read_metrics
+from metastep.runs.same import require_same
 from metastep.transfer.config import SourceConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
@@ -45,15 +46,13 @@ def configured(config: TransferConfig, out: Path, epochs: int | None, seed: int)
 
 
 def finished(folder: Path, config: TransferConfig) -> Trained:
-    """A run that is there already goes on, or is done"""
+    """A run that is there already goes on, or is done; one of something else is refused"""
     there = (folder / "config.json").is_file()
+    if there:
+        require_same(folder, config, same, "--out")
     reading = progress_bar(f"reading {config.data.name}")
-    with stop_on_signals() as stop:
-        trained = resume(folder) if there else train(config, folder, reading=reading)
-    if stop.requested:
-        typer.echo("Stopped. Call it again to go on.")
-        raise typer.Exit(130)
-    return trained
+    with unless_stopped():
+        return resume(folder) if there else train(config, folder, reading=reading)
 
 
 def folder_name(method: str) -> str:

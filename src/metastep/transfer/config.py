@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from math import cos, pi
 from typing import Literal
 
+from metastep.data.augment import Augmentation
 from metastep.errors import MetastepError
 from metastep.runs.fields import all_options, refuse_unused, require, told
 
 MethodName = Literal["transfer", "scratch", "fine_tuning"]
 InnerOptimizer = Literal["sgd", "adam"]
-Augmentation = Literal["none", "crop", "crop_noflip", "crop224", "resized_crop"]
 
 METHOD_OPTIONS: dict[MethodName, set[str]] = {
     "transfer": {"steps", "window", "beta", "learned", "outer", "transfer_rate", "pairs"},

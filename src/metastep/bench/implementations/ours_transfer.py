@@ -1,4 +1,4 @@
-"""Meta-transfer by metastep itself: the iterations of `metastep transfer train`."""
+"""Meta-transfer by metastep itself: the iterations of `metastep transfer run`."""
 
 import torch
 
