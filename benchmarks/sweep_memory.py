@@ -62,7 +62,7 @@ def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
         float(step(meta, tasks).loss)  # waits for a GPU
         times.append(1e3 * (time.perf_counter() - start))
     resident = peak_resident_mib() - before
-    tensors = peak_bytes(lambda: step(meta, tasks))[1] / 2**20
+    tensors = peak_bytes(lambda: step(meta, tasks), torch.device(DEVICE))[1] / 2**20
     peak = tensors if DEVICE == "cuda" else resident
     return row(method, steps, statistics.median(times), max(times) - min(times), peak, tensors)
 

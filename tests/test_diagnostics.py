@@ -63,6 +63,18 @@ def test_compare_measures_against_the_named_reference() -> None:
     assert first_order.relative_error > 0
 
 
+def test_memory_is_measured_where_the_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU, too, tensors may be on the CPU"""
+    p, meta, tasks = case("regression")
+    methods = {"MAML": ms.maml(p, ms.SGD(0.1), 4)}
+    (expected,) = ms.compare(methods, meta, tasks, repeats=1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr("metastep.memory._on_gpu", lambda call, *_: (call(), 0))
+    (found,) = ms.compare(methods, meta, tasks, repeats=1)
+    assert found.peak_bytes == expected.peak_bytes > 0
+
+
 def test_peak_bytes_is_what_was_alive_at_once() -> None:
     def call() -> float:
         a = torch.zeros(1000, 1000)
@@ -71,6 +83,6 @@ def test_peak_bytes_is_what_was_alive_at_once() -> None:
         c = b * 2
         return float(c[0, 0])
 
-    value, peak = peak_bytes(call)
+    value, peak = peak_bytes(call, torch.device("cpu"))
     assert value == 2
     assert 8_000_000 <= peak < 8_100_000

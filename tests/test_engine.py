@@ -1,12 +1,14 @@
 """A captured step, with a recorder that needs no GPU: what it recorded is run again on the same memory."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from metastep.compiling import Step
 from metastep.engine import Captured, Record, Unit, recorded_by_cuda, unit
 
 
@@ -87,6 +89,40 @@ def test_a_step_that_cannot_be_recorded_is_called() -> None:
     assert captured.path == "called as it is: not permitted while capturing"
 
 
+def out_of_memory_at(call: int) -> Record:
+    calls = count(1)
+
+    def record(run: Callable[[], None]) -> Callable[[], None]:
+        run()
+        torch.rand(1)
+        if next(calls) == call:
+            raise torch.OutOfMemoryError("out of memory")
+        return run
+
+    return record
+
+
+def test_a_shape_that_cannot_be_recorded_leaves_the_state_as_it_was() -> None:
+    captured, seed = Captured(step, out_of_memory_at(2)), torch.get_rng_state()
+    torch.testing.assert_close(followed(captured, start(), RATES), followed(Unit(step), start(), RATES), rtol=0, atol=0)
+    assert captured.path == "called as it is: out of memory"
+    assert torch.equal(torch.get_rng_state(), seed)
+
+
+def test_an_error_of_a_later_shape_leaves_the_state_as_it_was() -> None:
+    def interrupted(run: Callable[[], None]) -> Callable[[], None]:
+        again(run)
+        raise KeyboardInterrupt
+
+    captured = Captured(step, again)
+    first, _, other, *_ = batches()
+    state, _ = captured(start(), first, torch.tensor(0.1))
+    kept, captured._record = state.place.clone(), interrupted
+    with pytest.raises(KeyboardInterrupt):
+        captured(state, other, torch.tensor(0.1))
+    assert torch.equal(state.place, kept)
+
+
 def test_an_error_of_the_step_itself_is_not_hidden() -> None:
     def wrong(state: Any, batch: Any, rate: Any) -> Any:
         raise ValueError("no such layer")
@@ -110,14 +146,27 @@ def test_the_path_is_chosen_and_said(device: str, noise: bool, compile: bool, pa
     assert made.notice == ("traced, which takes some seconds" if "traced" in path else "")
 
 
+def stopping_at(call: int) -> Step:
+    """The step, but for one call of it; a shape takes two to warm up and one to be recorded, and a replay none"""
+    calls = count(1)
+
+    def stopping(*args: Any) -> Any:
+        if next(calls) == call:
+            raise torch.OutOfMemoryError("out of memory")
+        return step(*args)
+
+    return stopping
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_cuda_graphs_do_the_same() -> None:
-    def on_gpu(record: Record | None) -> list[list[Tensor]]:
-        state = Moving(*(torch.utils._pytree.tree_map(lambda t: t.cuda(), part) for part in start()))
-        unit, seen = Captured(step, record) if record else Unit(step), []
+@pytest.mark.parametrize("stops_at", [0, 2, 3, 5, 6], ids=["never", "warm", "recorded", "warm again", "recorded again"])
+def test_cuda_graphs_do_the_same(stops_at: int) -> None:
+    def on_gpu(unit: Unit) -> list[list[Tensor]]:
+        state, seen = Moving(*(torch.utils._pytree.tree_map(lambda t: t.cuda(), part) for part in start())), []
         for (x, y), rate in zip(batches(), RATES, strict=True):
             state, outputs = unit(state, (x.cuda(), y.cuda()), torch.tensor(rate).cuda())
             seen.append([t.clone() for t in (state.place, state.speed["v"], state.held, outputs["push"])])
         return seen
 
-    torch.testing.assert_close(on_gpu(recorded_by_cuda()), on_gpu(None), rtol=0, atol=0)
+    found = on_gpu(Captured(stopping_at(stops_at), recorded_by_cuda()))
+    torch.testing.assert_close(found, on_gpu(Unit(step)), rtol=0, atol=0)

@@ -76,7 +76,7 @@ def test_the_sweep_needs_no_memory_for_more_steps() -> None:
     task = ms.Task((torch.randn(1000, 8), torch.randn(1000, 1)), (torch.randn(5000, 8), torch.randn(5000, 1)))
 
     def peak(method: ms.Estimator) -> int:
-        return peak_bytes(lambda: method(meta, task))[1]
+        return peak_bytes(lambda: method(meta, task), torch.device("cpu"))[1]
 
     sgd = ms.SGD(0.01, momentum=0.9)
     parameters = 4 * sum(p.numel() for p in meta.values())

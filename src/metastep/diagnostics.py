@@ -15,7 +15,7 @@ from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.memory import peak_bytes
 from metastep.tasks import over_tasks, stack
-from metastep.trees import Tree, dot, map_tree, norm, subtract
+from metastep.trees import Tree, dot, map_tree, norm, subtract, tree_leaves
 from metastep.windows import InnerLoop, Problem, task_gradient, window_lengths
 
 
@@ -82,7 +82,7 @@ def _against(
     with counting() as counts:
         method(meta, map_tree(lambda x: x[0], tasks))
     seconds = min(_seconds(step, meta, tasks) for _ in range(repeats))
-    estimate, peak = peak_bytes(lambda: step(meta, tasks))
+    estimate, peak = peak_bytes(lambda: step(meta, tasks), tree_leaves(meta)[0].device)
     grad = _double(estimate.grad)
     return Comparison(
         name,

@@ -84,9 +84,11 @@ class Captured(Unit):
                 outputs.append(map_tree(torch.clone, found))
             _write((self._state, outputs[0]), (after, found))
 
-        replay = record(run)
-        _write(self._state, before)
-        set_generators(random)
+        try:
+            replay = record(run)
+        finally:  # where it fails too: the caller may hold this state, and goes on from it
+            _write(self._state, before)
+            set_generators(random)
         return inputs, outputs[0], replay
 
 
@@ -116,10 +118,12 @@ def recorded_by_cuda() -> Record:
         current = torch.cuda.current_stream()
         stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current  # type: ignore[no-untyped-call]
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # libraries choose their algorithms, kernels are compiled
-                run()
-        current.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(2):  # libraries choose their algorithms, kernels are compiled
+                    run()
+        finally:  # what is done next, also after a failure, comes after what was queued here
+            current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             run()

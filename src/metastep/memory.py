@@ -13,18 +13,18 @@ from metastep.trees import tree_leaves
 T = TypeVar("T")
 
 
-def peak_bytes(call: Callable[[], T]) -> tuple[T, int]:
-    """(result, peak bytes of tensors): by the GPU's allocator where there is one, else by following every tensor"""
-    return _on_gpu(call) if torch.cuda.is_available() else _on_cpu(call)
+def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    """(result, peak bytes of tensors), which are on `device`: by the allocator of a GPU, else by following every one"""
+    return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
 
 
-def _on_gpu(call: Callable[[], T]) -> tuple[T, int]:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     result = call()
-    torch.cuda.synchronize()
-    return result, torch.cuda.max_memory_allocated() - before
+    torch.cuda.synchronize(device)
+    return result, torch.cuda.max_memory_allocated(device) - before
 
 
 def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:

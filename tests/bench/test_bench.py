@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from metastep.bench import cases, command, running, session, workload
 from metastep.bench import results as bench_results
-from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid
-from metastep.bench.implementations import ours
+from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid, Precision
+from metastep.bench.implementations import IMPLEMENTATIONS, ours
 from metastep.bench.machines import TorchMachine
 from metastep.bench.measure import Cost, measure, timed
 from metastep.bench.plan import planned
@@ -251,6 +251,18 @@ def test_only_our_kernels_multiply_in_bf16() -> None:
         command.with_precision(["metastep", "torch.func"], "bf16", asked=True)
     assert command.with_precision(["metastep", "torch.func"], "bf16", asked=False) == ["metastep"]
     assert command.with_precision(["metastep", "torch.func"], "tf32", asked=True) == ["metastep", "torch.func"]
+
+
+@pytest.mark.parametrize("name", ["jax", "jax-remat"])
+def test_jax_is_not_said_to_be_in_float64(name: str) -> None:
+    served = {
+        precision: IMPLEMENTATIONS[name].serves(Case("omniglot-5w1s", name, "maml", 8, 1, 32, None, precision))
+        for precision in get_args(Precision)
+    }
+    assert served == {"fp32": True, "tf32": True, "bf16": False, "fp64": False}
+    with pytest.raises(MetastepError, match=f"--implementations {name}: it does not multiply in fp64"):
+        command.with_precision(["metastep", name], "fp64", asked=True)
+    assert command.with_precision(["metastep", "torch.func", name], "fp64", asked=False) == ["metastep", "torch.func"]
 
 
 def test_a_file_that_is_something_else_is_not_overwritten(tmp_path: Path) -> None:

@@ -95,6 +95,14 @@ def test_few_shot_alternatives_do_not_serve_it() -> None:
         planned(Grid(("omniglot-5w1s",), ("baseline",)), ["metastep"])
 
 
+def test_the_hand_written_loop_serves_what_it_is() -> None:
+    """Its steps are those of SGD with momentum"""
+    grid = Grid(("transfer-stl10", "transfer-stl10-adam"), methods=("baseline",))
+    found = {(case.implementation, case.setting) for case in planned(grid, ["metastep", "hand-loop"])}
+    both = {("metastep", setting) for setting in grid.settings}
+    assert found == both | {("hand-loop", "transfer-stl10")}
+
+
 @pytest.mark.parametrize("pair", [True, False])
 def test_iterations_are_timed_and_told(pair: bool, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ["--settings", "small", "--fewer", "2", "--repeats", "2", *(["--pair"] if pair else [])]

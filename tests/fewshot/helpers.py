@@ -79,6 +79,19 @@ class Flat(nn.Module):
         return self.head(x.flatten(1) - self.shift)
 
 
+class Noisy(Flat):
+    """One with dropout, a frozen parameter, and a buffer whose shape depends on the ways"""
+
+    def __init__(self, ways: int, channels: int, size: int) -> None:
+        super().__init__(ways, channels, size)
+        self.drop = nn.Dropout(0.5)
+        self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
+        self.register_buffer("offset", torch.zeros(ways))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.drop(self.scale * x)) + self.offset
+
+
 def tiny(**outer: Any) -> TrainConfig:
     return replace(TINY, outer=replace(TINY.outer, **outer))
 

@@ -9,7 +9,7 @@ import torch
 
 from metastep.errors import MetastepError
 from metastep.fewshot import evaluate as evaluating
-from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName
+from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, NetConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, evaluate
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
@@ -18,7 +18,7 @@ from metastep.fewshot.validation import judge
 from metastep.report import probes
 from metastep.report.probes import probe
 from metastep.runs import RunError
-from tests.fewshot.helpers import TINY, stripes
+from tests.fewshot.helpers import SIZE, TINY, stripes
 from tests.fewshot.use_helpers import fresh
 
 FEW = Request(episodes=7)
@@ -47,7 +47,7 @@ def test_the_interval_is_that_of_few_shot_papers() -> None:
 def test_it_agrees_with_validation_on_the_same_episodes() -> None:
     learner = fresh()
     sampler = Sampler.of(stripes(split="test"), TINY.test_episodes, EVALUATION_SEED, "cpu", torch.float32)
-    judged = judge(learner, sampler, 7, chunk_size=3)
+    judged = judge(learner, sampler, 7)
     assert evaluate(learner, FEW).accuracies == pytest.approx((100 * judged.accuracy).tolist(), abs=1e-3)
 
 
@@ -84,6 +84,14 @@ def test_chunks_change_nothing() -> None:
     learner = fresh()
     results = [evaluate(replace(learner, config=replace(TINY, chunk_size=size)), FEW) for size in (1, 3, 100)]
     assert len({timeless(result).accuracies for result in results}) == 1
+
+
+def test_there_is_no_dropout_even_in_a_learner_in_training() -> None:
+    learner = Learner.fresh(replace(TINY, net=NetConfig("tests.fewshot.helpers:Noisy", size=SIZE)))
+    found = evaluate(learner, FEW)
+    assert learner.net.training
+    learner.net.eval()
+    assert timeless(evaluate(learner, FEW)) == timeless(found)
 
 
 def test_other_ways_shots_queries_and_rotations() -> None:

@@ -93,6 +93,26 @@ def test_what_an_optimizer_remembers_of_a_head_serves_other_ways_by_its_mean() -
     torch.testing.assert_close(others["head.bias"], moments["head.bias"].mean().expand(5))
 
 
+def test_other_ways_keep_what_is_not_learned(tmp_path: Path) -> None:
+    config = replace(TINY, net=NetConfig("tests.fewshot.helpers:Noisy", size=SIZE))
+    trained = Learner.fresh(config)
+    for value in trained.tree()["held"].values():
+        value.fill_(7)
+    trained.save(tmp_path / "noisy.safetensors")
+    held = Learner.load(tmp_path / "noisy.safetensors", net=config.net.name).changed(ways=5).tree()["held"]
+    assert {name: value.tolist() for name, value in held.items()} == {"shift": [7], "scale": [7], "offset": [0] * 5}
+
+
+def test_other_ways_keep_the_mode(tmp_path: Path) -> None:
+    config = replace(TINY, net=NetConfig("tests.fewshot.helpers:Noisy", size=SIZE))
+    learner = Learner.fresh(config)
+    assert learner.changed(ways=5).net.training
+    learner.save(tmp_path / "noisy.safetensors")
+    used = Learner.load(tmp_path / "noisy.safetensors", net=config.net.name).changed(ways=5)
+    x, y = support(ways=5)
+    assert torch.equal(used.adapt(x, y)["head.weight"], used.adapt(x, y)["head.weight"])  # without dropout
+
+
 def test_a_learner_with_the_same_ways_keeps_its_head() -> None:
     learner = Learner.fresh(replace(TINY, net=replace(TINY.net, head_init="normal")))
     assert torch.equal(learner.changed(ways=3).meta["head.weight"], learner.meta["head.weight"])

@@ -109,8 +109,9 @@ def test_training_learns_and_keeps_its_best(tmp_path: Path) -> None:
     assert Run(tmp_path / "run").load("best")["trained"]["best"] == best
 
     learner = Learner.load(tmp_path / "run")
+    in_sevens = replace(learner, config=replace(learner.config, chunk_size=7))
     sampler = Sampler.of(stripes(split="val"), TINY.test_episodes, sampling.VALIDATION_SEED, "cpu", torch.float32)
-    assert mean(judge(learner, sampler, 40, chunk_size=7).accuracy).mean == pytest.approx(best)
+    assert mean(judge(in_sevens, sampler, 40).accuracy).mean == pytest.approx(best)
 
 
 def test_the_interval_is_that_of_the_papers() -> None:

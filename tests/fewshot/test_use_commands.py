@@ -54,6 +54,12 @@ def test_evaluate_other_settings_and_the_untrained_net() -> None:
     assert content["weights"] != json.loads(run("evaluate", "mine", "--episodes", 3, "--json").stdout)["weights"]
 
 
+@pytest.mark.parametrize("checkpoint", ["best", "untrained"])
+def test_a_learner_is_opened_for_use(checkpoint: use_commands.Checkpoint) -> None:
+    write_run(Path("mine"))
+    assert not use_commands.open_learner(Path("mine"), checkpoint, None, "cpu").net.training
+
+
 def test_a_learner_by_its_file_and_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh().save(tmp_path / "ours.safetensors")
     by_file = run("evaluate", "ours.safetensors", "--episodes", 3, "--json")

@@ -1,17 +1,20 @@
 """Validation and evaluation by hand are those that are mapped; where they cannot be by hand, they are mapped."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from metastep.fewshot import evaluate, validation
-from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig
+from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig, ValidationConfig
 from metastep.fewshot.config import TestConfig as JudgeConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.train import train
 from metastep.fewshot.validation import judge
-from tests.fewshot.helpers import CARRIED, TINY, stripes
+from metastep.windows import Task
+from tests.fewshot.helpers import CARRIED, TINY, stripes, tiny
 
 BY_HAND = {"maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml"}
 
@@ -46,14 +49,32 @@ CONFIGS = {method: configured(method) for method in METHOD_OPTIONS}
 def test_by_hand_is_mapped(
     config: TrainConfig, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = Learner.fresh(replace(config, test=test))
+    learner = Learner.fresh(replace(config, test=test, chunk_size=3))
     sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
-    found, steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
+    found, steps = judge(learner, sampler, 7), evaluate.judge_steps(learner, sampler, 7)
     assert len(used) == (0 if config.method.name in BY_HAND else 2)
     for module in (validation, evaluate):
         monkeypatch.setattr(module, "of_many", module.mapped)
-    expected, expected_steps = judge(learner, sampler, 7, chunk_size=3), evaluate.judge_steps(learner, sampler, 7)
+    expected, expected_steps = judge(learner, sampler, 7), evaluate.judge_steps(learner, sampler, 7)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-6, atol=0)
     for each, other in zip(steps, expected_steps, strict=True):
         torch.testing.assert_close(each, other, rtol=1e-6, atol=0)
+
+
+def test_validation_in_training_takes_as_many_at_a_time_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    draw = Sampler.__call__
+
+    def counting(self: Sampler, k: int, tasks: int, first: int = 0) -> Task:
+        drawn.append(tasks)
+        return draw(self, k, tasks, first)
+
+    config = replace(tiny(iterations=4), validation=ValidationConfig(every=4, episodes=5))
+    for size, sizes in ((2, [2, 2, 1]), (None, [4, 1])):
+        with monkeypatch.context() as patched:
+            patched.setattr(Sampler, "__call__", counting)
+            train(replace(config, chunk_size=size), tmp_path / str(size))
+        assert drawn[-len(sizes) :] == sizes

@@ -60,6 +60,21 @@ def test_run_evaluate_resume_and_report() -> None:
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    run = Run(Path("run"))
+    train(tiny(MethodConfig("scratch"), epochs=1), run.folder)
+    run.config_path.write_text(run.config_path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    assert run.config(TransferConfig).device == "cuda"
+    evaluate = ["transfer", "evaluate", "run", "--target-net", PUPIL]
+    for flags in ([], ["--device", "cpu"]):
+        judged = cli.invoke(app, [*evaluate, *flags])
+        assert judged.exit_code == 0, judged.output
+    refused = cli.invoke(app, [*evaluate, "--device", "cuda"])
+    assert refused.exit_code == 2
+    assert "PyTorch sees no GPU here. Leave it out" in refused.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

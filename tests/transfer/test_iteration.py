@@ -197,7 +197,7 @@ def test_memory_is_flat_in_the_steps() -> None:
     def peak(steps: int) -> int:
         method = Method(steps=steps)
         state, iterate = initial_state(method, target, guided), iteration(method, target, guided)
-        return peak_bytes(lambda: iterate(state, (x, y), lr))[1]
+        return peak_bytes(lambda: iterate(state, (x, y), lr), x.device)[1]
 
     size = sum(p.numel() * 8 for p in tree_leaves(initial_state(Method(), target, guided).target.params))
     two, eight = peak(2), peak(8)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
+from metastep import transfer
 from metastep.data.batches import Batches
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.runs import CheckpointError, Run, read_metrics
@@ -32,6 +33,12 @@ from tests.transfer.train_helpers import (
 )
 
 pytestmark = pytest.mark.usefixtures("_stripes")
+
+
+def test_transfer_knows_nothing_of_few_shot() -> None:
+    modules = list(Path(transfer.__file__).parent.glob("*.py"))
+    assert len(modules) > 10
+    assert not [module.name for module in modules if "metastep.fewshot" in module.read_text()]
 
 
 def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:

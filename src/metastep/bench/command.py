@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from metastep.bench import studies
-from metastep.bench.cases import QUICK, Grid, chosen
+from metastep.bench.cases import QUICK, Grid, Precision, chosen
 from metastep.bench.implementations import IMPLEMENTATIONS
 from metastep.bench.options import (
     Chosen,
@@ -105,13 +105,12 @@ def chosen_names(implementations: str | None, quick: bool) -> list[str]:
     return list(asked)
 
 
-def with_precision(names: list[str], precision: str, asked: bool) -> list[str]:
-    """bf16 is a precision of our kernels; the alternatives, and our own without kernels, would do something else"""
-    others = [name for name in names if precision == "bf16" and not IMPLEMENTATIONS[name].kernels]
+def with_precision(names: list[str], precision: Precision, asked: bool) -> list[str]:
+    """Those that would do something else must not be asked for; of all, they are named and left out"""
+    others = [name for name in names if precision not in IMPLEMENTATIONS[name].precisions]
+    reason = f"it does not multiply in {precision}"
     if others and asked:
-        raise MetastepError(
-            f"--implementations {others[0]}: it does not multiply in bf16. Leave it out, or choose another --precision."
-        )
+        raise MetastepError(f"--implementations {others[0]}: {reason}. Leave it out, or choose another --precision.")
     for name in others:
-        typer.echo(f"{name} is left out: it does not multiply in bf16.", err=True)
+        typer.echo(f"{name} is left out: {reason}.", err=True)
     return [name for name in names if name not in others]

@@ -9,6 +9,8 @@ which is undefined in the C++ that torch.compile writes (its loops then went wro
 
 from typing import Any, NamedTuple
 
+import torch
+
 Word = Any  # an int, or an int64 tensor of them, from 0 to 2³² − 1: the formulas are the same for both
 WORD = 2**32 - 1
 MULTIPLIERS = (0x21F0AAAD, 0x735A2D97)  # those of splitmix32: odd, and below 2³¹, so that a product stays below 2⁶³
@@ -47,3 +49,10 @@ def mix(z: Word) -> Word:
     z = ((z ^ (z >> 16)) * first) & WORD
     z = ((z ^ (z >> 15)) * second) & WORD
     return z ^ (z >> 15)
+
+
+def seed_noise(seed: int, k: int, first: int = 0) -> None:
+    """PyTorch's own generators, for random directions and dropout of a batch: a function of its numbers as its pictures
+    are, so that nothing is kept
+    """
+    torch.manual_seed(number(stream(seed & WORD, seed >> 32, k, first), 0))

@@ -19,12 +19,11 @@ from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.scores import Evaluation, StepScore
-from metastep.fewshot.validation import judge_of, mean
+from metastep.fewshot.validation import in_chunks, judge_of, mean, without_dropout
 from metastep.trees import tree_leaves
 from metastep.windows import Task
 
 EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
-CHUNKS = {"cpu": 4, "cuda": 100}  # episodes at a time
 
 
 @dataclass(frozen=True)
@@ -130,14 +129,15 @@ def judge_steps(
 ) -> tuple[Tensor, Tensor]:
     """(accuracy (episodes, boundaries), whether all predictions are finite (episodes)) of batch 0 of the sampler"""
     many = of_many(learner)
-    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
-    parts = []
-    with torch.random.fork_rng(devices=[learner.device] if learner.device.type == "cuda" else []):
-        torch.manual_seed(sampler.seed)  # for nets with dropout
-        for first in range(0, episodes, size):
-            parts.append(many(sampler(0, min(size, episodes - first), first)))
-            progress(min(first + size, episodes), episodes)
-    return torch.cat([part[0] for part in parts]).cpu(), torch.cat([part[1] for part in parts]).cpu()
+    found = []
+    devices = [learner.device] if learner.device.type == "cuda" else []
+    with without_dropout(learner.net), torch.random.fork_rng(devices=devices):
+        torch.manual_seed(sampler.seed)  # for nets that draw numbers even so
+        for part, tasks in in_chunks(learner, sampler, 0, episodes):
+            found.append(many(tasks))
+            progress(part.stop, episodes)
+    right, finite = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    return right, finite
 
 
 def of_many(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:

@@ -93,7 +93,7 @@ class Learner:
         Parameters whose shape depends on the ways (the head) start from zero: training drew the classes of a task in
         random order, so it had nothing to say about one class rather than another, and equal rows are all that is left
         when classes are exchangeable; softmax sees no difference between equal rows and zeros. Rates that were learned
-        for them, and what an optimizer remembers of them, become their mean.
+        for them, and what an optimizer remembers of them, become their mean; buffers of such a shape are a new net's.
         """
         data = self.config.data if ways is None else replace(self.config.data, ways=ways)
         test = self.config.test if steps is None else replace(self.config.test, steps=steps)
@@ -101,7 +101,9 @@ class Learner:
         if config.data == self.config.data:
             return replace(self, config=config)
         other = Learner.fresh(config).to(self.device)
+        other.net.train(self.net.training)
         with torch.no_grad():
+            map_tree(lambda new, own: new.copy_(_kept(own, new)), other._held(), self._held())
             return replace(self, config=config, net=other.net, meta=_fitted(self.meta, other.meta))
 
     @property

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from metastep.data import ImageSet, load
 from metastep.data.episodes import Episodes, draw, real_counts
-from metastep.data.hashing import number, stream
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
@@ -39,12 +38,6 @@ class Sampler:
     def __call__(self, k: int | Tensor, tasks: int, first: int = 0) -> Task:
         support, query = draw(self.images, self.episodes, self.seed, k, tasks, first, self.counts)
         return Task((support[0].to(self.dtype), support[1]), (query[0].to(self.dtype), query[1]))
-
-
-def seed_noise(seed: int, k: int, first: int) -> None:
-    """Random directions and dropout of a batch: a function of its numbers as the episodes are, so nothing is kept"""
-    words = stream(seed & 0xFFFFFFFF, seed >> 32, k, first)
-    torch.manual_seed(number(words, 0))
 
 
 def read_images(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from metastep.data.hashing import seed_noise
 from metastep.dynamics import Dynamics, State
 from metastep.engine import unit
 from metastep.errors import NonFiniteError
@@ -19,7 +20,6 @@ from metastep.estimators import Estimate
 from metastep.fewshot.config import OuterConfig, TrainConfig
 from metastep.fewshot.distributed import Ranks
 from metastep.fewshot.parts import Parts
-from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient, for_kernels

@@ -135,6 +135,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
     learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
     if checkpoint == "untrained":
         learner = Learner.fresh(learner.config)
+        learner.net.eval()  # as a learner that is loaded
     return learner.to(usable(device))
 
 

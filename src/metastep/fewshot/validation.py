@@ -18,7 +18,7 @@ from metastep.paths import judge_by_hand
 from metastep.problems import accuracy
 from metastep.windows import Task
 
-CPU_CHUNK, GPU_CHUNK = 4, 100  # episodes at a time
+CHUNKS = {"cpu": 4, "cuda": 100}  # episodes at a time, if the configuration does not say
 
 
 class Judged(NamedTuple):
@@ -35,20 +35,23 @@ class Mean(NamedTuple):
 
 
 @torch.no_grad()
-def judge(
-    learner: Learner, sampler: Sampler, episodes: int, chunk_size: int | None = None, ranks: Ranks = ALONE
-) -> Judged:
+def judge(learner: Learner, sampler: Sampler, episodes: int, ranks: Ranks = ALONE) -> Judged:
     """Adapt to the support of `episodes` episodes, always the same ones (batch 0), and measure their queries."""
-    chunk_size = chunk_size or (CPU_CHUNK if learner.device.type == "cpu" else GPU_CHUNK)
     many = of_many(learner)
-    first, number = ranks.share(episodes)
     # Ranks fill in their own episodes among zeros, so that a sum brings all of them together.
     losses, accuracies = (torch.zeros(episodes, device=learner.device) for _ in Judged._fields)
     with without_dropout(learner.net):
-        for start in range(first, first + number, chunk_size):
-            end = min(start + chunk_size, first + number)
-            losses[start:end], accuracies[start:end] = many(sampler(0, end - start, start))
+        for part, tasks in in_chunks(learner, sampler, *ranks.share(episodes)):
+            losses[part], accuracies[part] = many(tasks)
     return ranks.total(Judged(losses, accuracies))  # type: ignore[no-any-return]
+
+
+def in_chunks(learner: Learner, sampler: Sampler, first: int, number: int) -> Iterator[tuple[slice, Task]]:
+    """Episodes first, …, first + number − 1 of batch 0, as many at a time as are computed together, with their place"""
+    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
+    for start in range(first, first + number, size):
+        end = min(start + size, first + number)
+        yield slice(start, end), sampler(0, end - start, start)
 
 
 def of_many(learner: Learner) -> Callable[[Task], Judged]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from metastep.commands import Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
+from metastep.runs.device import Device
 from metastep.runs.flags import require_none
 from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
 from metastep.transfer import evaluate as evaluating
@@ -92,13 +93,14 @@ def evaluate(
     target_net: Annotated[
         str | None, typer.Option(help="A net of your own, named again: it is not imported otherwise.")
     ] = None,
+    device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
 ) -> None:
     """Measure accuracy, as a whole and for each class, by running statistics."""
     with refusals():
         with progress_bar("reading pictures") as progress:
-            result = evaluating.evaluate(run, split, checkpoint, data, target_net, progress)
+            result = evaluating.evaluate(run, split, checkpoint, data, target_net, progress, device)
         typer.echo(evaluating.to_json(result)) if as_json else _print_evaluation(result)
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metastep.data.hashing import seed_noise
 from metastep.errors import NonFiniteError
-from metastep.fewshot.sampling import seed_noise
 from metastep.modules import draws_noise
 from metastep.runs import Stop
 from metastep.runs.record import Record
@@ -69,7 +69,7 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turn
     while at.batch < len(parts.train):
         k = loop.step(at)
         if noisy:
-            seed_noise(config.seed, k, 0)
+            seed_noise(config.seed, k)
         x, y = parts.train.batch(at.epoch, at.batch)
         looking = parts.looking if parts.looking and k % config.gradient_difference == 0 else None
         state, metrics = (looking or parts.step)(state, (x.to(parts.dtype, memory_format=parts.layout), y), lr)

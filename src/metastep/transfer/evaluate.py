@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,6 +14,7 @@ from metastep.data.batches import Batches
 from metastep.data.labelled import load_labelled
 from metastep.data.progress import Progress, silent
 from metastep.runs import CheckpointError, Run, to_plain
+from metastep.runs.device import Device
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.features import evaluating, tap
@@ -78,32 +79,30 @@ def evaluate(
     data: Path | None = None,
     target_net: str | None = None,
     progress: Progress = silent,
+    device: Device = "auto",
 ) -> Evaluation:
-    """A run's target net on a part of its own data"""
+    """A run's target net on a part of its own data; on `device`, wherever it was trained"""
     run = Run.open(folder)
-    config = trusted(run.config(TransferConfig), target=target_net)
-    device, dtype = choose_device(config)
+    config = replace(trusted(run.config(TransferConfig), target=target_net), device=device)
+    place, dtype = choose_device(config)
     splits = load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
-    batches = Batches(getattr(splits, split).to(device), BATCH, config.data.augment, training=False)
+    batches = Batches(getattr(splits, split).to(place), BATCH, config.data.augment, training=False)
     saved = run.load(checkpoint if checkpoint == "last" or run.best.is_file() else "last")
     try:
-        params, buffers, epoch = (
-            saved["state"]["target"]["params"]["target"],
-            saved["state"]["buffers"],
-            saved["trained"],
-        )
+        state, epoch = saved["state"], saved["trained"]["epoch"]
+        params, buffers = state["target"]["params"]["target"], state["buffers"]
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{str(run.last)!r}: is no checkpoint of transfer training ({error}).") from error
 
     began = time.perf_counter()
-    net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(device, dtype)
-    params, buffers = map_tree(lambda x: x.to(device), (params, buffers))
+    net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(place, dtype)
+    params, buffers = map_tree(lambda x: x.to(place), (params, buffers))
     judged = judge(net, params, buffers, batches, dtype)
     return Evaluation(
         config.data.name,
         split,
         checkpoint,
-        epoch=epoch["epoch"],
+        epoch=epoch,
         accuracy=100 * float(judged.accuracy),
         pictures=int(judged.pictures.sum()),
         classes=tuple(_scores(splits.train.names, judged)),

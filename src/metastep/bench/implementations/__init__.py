@@ -8,13 +8,16 @@ from typing import Any, Literal
 
 import torch
 
-from metastep.bench.cases import METHODS, Case, Transfer, setting_of
+from metastep.bench.cases import METHODS, Case, Precision, Transfer, setting_of
 from metastep.bench.machines import Machine, TorchMachine
 from metastep.bench.workload import Step, pictures
+from metastep.transfer.presets import OPTIMIZERS
 
 BASIC = frozenset({"maml", "multi_step", "first_order"})
 EVERY_METHOD = frozenset(method for method, _ in METHODS.values())
 BY_KERNELS = frozenset({"maml", "multi_step", "first_order", "reptile", "imaml"})  # the methods that these have
+PYTORCHS: frozenset[Precision] = frozenset({"fp32", "tf32", "fp64"})
+JAXS = PYTORCHS - {"fp64"}  # which it would make float32, silently, unless all of a process is to be in float64
 
 
 @dataclass(frozen=True)
@@ -25,24 +28,26 @@ class Implementation:
     methods: frozenset[str] = BASIC
     transfer: str | None = None
     """Its module for meta-transfer, where it has one."""
+    transfer_optimizers: frozenset[str] = frozenset(OPTIMIZERS)
+    """Those of the target net that it has there."""
     package: str | None = None
     """What must be installed, besides what metastep needs."""
     options: Mapping[str, Any] = field(default_factory=dict)
     at_once: Literal["one", "chunk", "all", "own"] = "chunk"
     """How many tasks it computes together; own: as it likes, if nothing else is asked for."""
-    kernels: bool = False
-    """Whether it has our kernels on a GPU: these alone multiply in bf16, with everything else in float32."""
+    precisions: frozenset[Precision] = PYTORCHS
+    """In bf16 our kernels alone multiply, on a GPU, with everything else in float32."""
     alone: bool = False
     """Whether every row needs a process of its own, even on a GPU."""
     note: str = ""
 
     def serves(self, case: Case) -> bool:
-        if is_transfer(case):
-            return self.transfer is not None and case.precision != "bf16"
-        return case.method in self.methods and (case.precision != "bf16" or self.multiplies_in_bf16(case.method))
-
-    def multiplies_in_bf16(self, method: str) -> bool:
-        return self.kernels and method in BY_KERNELS
+        if case.precision not in self.precisions:
+            return False
+        if isinstance(setting := setting_of(case.setting), Transfer):
+            has_optimizer = setting.config.inner.optimizer in self.transfer_optimizers
+            return self.transfer is not None and has_optimizer and case.precision != "bf16"
+        return case.method in self.methods and (case.precision != "bf16" or case.method in BY_KERNELS)
 
     @property
     def missing(self) -> str | None:
@@ -70,13 +75,19 @@ def is_transfer(case: Case) -> bool:
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "metastep": Implementation("ours", EVERY_METHOD, transfer="ours_transfer", at_once="own", kernels=True),
+    "metastep": Implementation(
+        "ours", EVERY_METHOD, transfer="ours_transfer", at_once="own", precisions=PYTORCHS | {"bf16"}
+    ),
     "metastep-vmap": Implementation("ours", EVERY_METHOD, options={"mode": "vmap"}),
     "metastep-looped": Implementation("ours", EVERY_METHOD, options={"mode": "looped"}, at_once="one"),
-    "hand-loop": Implementation("hand_loop", transfer="hand_transfer", at_once="one"),
+    "hand-loop": Implementation(
+        "hand_loop", transfer="hand_transfer", transfer_optimizers=frozenset({"sgd"}), at_once="one"
+    ),
     "torch.func": Implementation("torch_func"),
-    "jax": Implementation("jax_maml", package="jax", at_once="all", alone=True),
-    "jax-remat": Implementation("jax_maml", package="jax", at_once="all", alone=True, options={"remat": True}),
+    "jax": Implementation("jax_maml", package="jax", at_once="all", precisions=JAXS, alone=True),
+    "jax-remat": Implementation(
+        "jax_maml", package="jax", at_once="all", precisions=JAXS, alone=True, options={"remat": True}
+    ),
     "higher": Implementation("with_higher", BASIC - {"multi_step"}, package="higher", at_once="one"),
     "learn2learn": Implementation(
         "with_learn2learn",

@@ -22,7 +22,7 @@ Params = dict[str, Tensor]
 
 
 class Hand:
-    """φ and θ are the parameters of modules; virtual steps leave them alone"""
+    """φ and θ are the parameters of modules; virtual steps leave them alone. φ moves by SGD with momentum, only so"""
 
     def __init__(self, config: TransferConfig, built: Nets) -> None:
         self.config, self.target, self.guidance = config, built.target, built.guidance
