@@ -16,9 +16,9 @@ from metastep.errors import NonFiniteError
 from metastep.fewshot.config import TrainConfig, ValidationConfig
 from metastep.reproduce.kinds import Kind
 from metastep.runs import Run, read_metrics, stop_on_signals
+from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
 from metastep.runs.device import release, uses_gpu
-from metastep.runs.same import require_same
 from metastep.runs.together import Turns, together
 from metastep.transfer.config import TransferConfig
 
@@ -68,7 +68,7 @@ def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[s
         if not (folder / "config.json").is_file():
             yield from kind.train(config, folder, data, QUIETLY)
             return ""
-        require_same(folder, config, kind.same, "--runs")
+        require_run_of(config, folder, "--runs")
         if not kind.position(folder).finished:
             yield from kind.resume(folder, data)
     except NonFiniteError as error:

@@ -15,8 +15,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import resume, train
 from metastep.fewshot.use_commands import Checkpoint, open_learner
-from metastep.reproduce.fewshot_runs import same
-from metastep.runs.same import require_same
+from metastep.runs.asked_for import require_run_of
 
 LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
 
@@ -51,7 +50,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
     config = replace(config, outer=outer, validation=validation)
     with unless_stopped():
         if (folder / "config.json").is_file():
-            require_same(folder, config, same, "--out")
+            require_run_of(config, folder, "--out")
             resume(folder)
         else:
             train(config, folder, reading=progress_bar("drawing glyphs"))

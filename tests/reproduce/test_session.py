@@ -228,7 +228,7 @@ def test_a_run_that_is_there_is_taken_and_another_one_is_refused() -> None:
     few_shot_presets.PRESETS[ESTIMATE] = replace(tiny(), inner=replace(tiny().inner, lr=0.3))
     refused = call("--only", "T4.29")
     assert refused.exit_code == 2
-    assert "is no run of omniglot-5w1s-multistep4" in refused.output
+    assert "is a run of something else (inner.lr = 0.1, not 0.3). Choose another --runs" in refused.output
 
 
 def test_a_run_that_diverges_or_is_taken_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

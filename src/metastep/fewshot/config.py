@@ -210,6 +210,17 @@ class TrainConfig:
     def test_steps(self) -> int | tuple[int, ...]:
         return self.inner.steps if self.test.steps is None else self.test.steps
 
+    @property
+    def essential(self) -> "TrainConfig":
+        """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at
+
+        How a run is tested makes it another one only where validation, which is like it, chooses the checkpoint.
+        """
+        return replace(
+            self, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1,
+            test=self.test if self.validation.every else TestConfig(),
+        )  # fmt: skip
+
     def as_tested(self) -> "TrainConfig":
         """The same, with the inner loop that the learner is judged and used with"""
         batch = self.inner.batch if self.test.batch is None else self.test.batch

@@ -12,7 +12,7 @@ from metastep.data.progress import Progress
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
 from metastep.fewshot import train as training
-from metastep.fewshot.config import TestConfig, TrainConfig
+from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.presets import PRESETS
@@ -40,23 +40,11 @@ def configured(preset: str, seed: int, iterations: int | None, changes: dict[str
 
 
 def trained_as(preset: str) -> str:
-    return next(name for name, config in PRESETS.items() if same(config, PRESETS[preset]))
+    return next(name for name, config in PRESETS.items() if config.essential == PRESETS[preset].essential)
 
 
 def read(folder: Path) -> TrainConfig:
     return Run.open(folder).config(TrainConfig)
-
-
-def same(one: TrainConfig, other: TrainConfig) -> bool:
-    return _essential(one) == _essential(other)
-
-
-def _essential(config: TrainConfig) -> TrainConfig:
-    """How a run is tested makes it another one only where validation, which is like it, chooses the checkpoint"""
-    return replace(
-        config, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1,
-        test=config.test if config.validation.every else TestConfig(),
-    )  # fmt: skip
 
 
 def lacking(config: TrainConfig, data: Path | None) -> str | None:
@@ -99,7 +87,7 @@ def _ways_to_test(learner: Learner) -> Iterator[tuple[Learner, Rotations]]:
     """As every preset that is trained like it asks for"""
     made = learner.config
     for name, preset in PRESETS.items():
-        if same(configured(name, made.seed, made.outer.iterations, {}), made):
+        if configured(name, made.seed, made.outer.iterations, {}).essential == made.essential:
             yield from ((tested_as(preset, learner), rotations) for rotations in _ways_to_turn(preset))
 
 

@@ -25,9 +25,6 @@ class Kind(Protocol):
     def read(self, folder: Path) -> Any:
         """The configuration of a run"""
 
-    def same(self, one: Any, other: Any) -> bool:
-        """Whether two configurations differ in nothing that matters to what is claimed"""
-
     def lacking(self, config: Any, data: Path | None) -> str | None:
         """What a run with this configuration needs, and is not at hand"""
 

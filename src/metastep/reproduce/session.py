@@ -19,6 +19,7 @@ from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of
 from metastep.runs import Stop, stop_on_signals
+from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
 from metastep.runs.device import release
 from metastep.runs.together import Turns, together
@@ -125,8 +126,7 @@ class Session:
         if not (folder / "config.json").is_file():
             yield from kind.train(config, folder, data, self.showing(f"reading {config.data.name}"))
         else:
-            if not kind.same(config, kind.read(folder)):
-                raise MetastepError(f"{str(folder)!r}: is no run of {job.preset}. Choose another --runs, or move it.")
+            require_run_of(config, folder, "--runs")
             if not kind.position(folder).finished:
                 yield from kind.resume(folder, data)
         position = kind.position(folder)

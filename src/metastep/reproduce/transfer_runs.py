@@ -16,7 +16,7 @@ from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, read_metrics
 from metastep.runs.together import Turns
 from metastep.transfer import train as training
-from metastep.transfer.config import MethodConfig, TransferConfig
+from metastep.transfer.config import TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import find_weights
@@ -40,19 +40,6 @@ def trained_as(preset: str) -> str:
 
 def read(folder: Path) -> TransferConfig:
     return Run.open(folder).config(TransferConfig)
-
-
-def same(one: TransferConfig, other: TransferConfig) -> bool:
-    return _essential(one) == _essential(other)
-
-
-def _essential(config: TransferConfig) -> TransferConfig:
-    source = replace(config.source, weights=config.source.weights and Path(config.source.weights).name)
-    defaults = TransferConfig(method=MethodConfig("scratch"))
-    names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
-    if config.method.name == "scratch":
-        source = defaults.source
-    return replace(config, source=source, **{name: getattr(defaults, name) for name in names})
 
 
 def lacking(config: TransferConfig, data: Path | None) -> str | None:

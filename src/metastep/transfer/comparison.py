@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.commands import progress_bar, unless_stopped
-from metastep.reproduce.transfer_runs import same
 from metastep.runs import Run, read_metrics
-from metastep.runs.same import require_same
+from metastep.runs.asked_for import require_run_of
 from metastep.transfer.config import SourceConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS
@@ -49,7 +48,7 @@ def finished(folder: Path, config: TransferConfig) -> Trained:
     """A run that is there already goes on, or is done; one of something else is refused"""
     there = (folder / "config.json").is_file()
     if there:
-        require_same(folder, config, same, "--out")
+        require_run_of(config, folder, "--out")
     reading = progress_bar(f"reading {config.data.name}")
     with unless_stopped():
         return resume(folder) if there else train(config, folder, reading=reading)

@@ -6,6 +6,7 @@ An option that is None is left to the part that it belongs to; one that its part
 # ruff: noqa: RUF009 - `told` is dataclasses.field with a help text
 from dataclasses import dataclass, replace
 from math import cos, pi
+from pathlib import Path
 from typing import Literal
 
 from metastep.data.augment import Augmentation
@@ -202,6 +203,18 @@ class TransferConfig:
         if not self.learns_weights or self.method.outer == "total":
             return 0
         return -(-self.steps // self.window) + 1
+
+    @property
+    def essential(self) -> "TransferConfig":
+        """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at,
+
+        where the file of weights lies, and of scratch all that there is no source for.
+        """
+        source = replace(self.source, weights=self.source.weights and Path(self.source.weights).name)
+        defaults = TransferConfig(method=MethodConfig("scratch"))
+        names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
+        usual = {name: getattr(defaults, name) for name in names}
+        return replace(self, source=defaults.source if self.method.name == "scratch" else source, **usual)
 
 
 def trusted(config: TransferConfig, **typed: str | None) -> TransferConfig:

@@ -1,21 +1,28 @@
 """Whether the run that is in a folder is the one that was asked for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from metastep.runs.errors import RunError, problem
 from metastep.runs.run import Run
 
-Config = TypeVar("Config")
+
+class Essential(Protocol):
+    @property
+    def essential(self) -> Any:
+        """Without what makes no other run of it"""
 
 
-def require_same(folder: Path, wanted: Config, same: Callable[[Config, Config], bool], option: str) -> None:
-    """same: whether two configurations differ in nothing that matters; option: the one that chose the folder"""
+Config = TypeVar("Config", bound=Essential)
+
+
+def require_run_of(wanted: Config, folder: Path, option: str) -> None:
+    """option: the one that chose the folder"""
     found = Run.open(folder).config(type(wanted))
-    if not same(found, wanted):
-        reason = f"is a run of something else ({'; '.join(differences(found, wanted))})"
+    if apart := "; ".join(differences(found.essential, wanted.essential)):
+        reason = f"is a run of something else ({apart})"
         raise problem(RunError, folder, reason, f"Choose another {option}, or move it")
 
 
