@@ -91,10 +91,12 @@ def transfer_digits(name: str) -> Iterator[str]:
     yield "| | products an iteration | rate | seconds | " + " | ".join(f"seed {n}" for n in seeds) + " | mean, % | ± |"
     yield "|---|---:|---:|---:|" + "---:|" * (len(seeds) + 2)
     for method in dict.fromkeys(row["method"] for row in rows):
-        of = [row for row in rows if row["method"] == method]
-        seconds, accuracy = ([row[key] for row in of] for key in ("seconds", "accuracy"))
-        cells = [f"{number:.1f}" for number in (*accuracy, mean(accuracy), stdev(accuracy))]
-        cost = f"{of[0]['products']} | {of[0]['inner_rate']:g} | {mean(seconds):.0f}"
+        of = {row["seed"]: row for row in rows if row["method"] == method}
+        seconds, accuracy = ([row[key] for row in of.values()] for key in ("seconds", "accuracy"))
+        each = [f"{of[seed]['accuracy']:.1f}" if seed in of else "" for seed in seeds]
+        cells = [*each, f"{mean(accuracy):.1f}", f"{stdev(accuracy):.1f}" if len(accuracy) > 1 else ""]
+        first = next(iter(of.values()))
+        cost = f"{first['products']} | {first['inner_rate']:g} | {mean(seconds):.0f}"
         yield f"| {method} | {cost} | " + " | ".join(cells) + " |"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import results, short_runs, transfer_digits
+from benchmarks import results, short_runs, tables, transfer_digits
 from metastep.fewshot import train as training
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.epoch import Trained
@@ -71,6 +71,11 @@ def test_finished_seeds_of_transfer_are_kept(root: Path, monkeypatch: pytest.Mon
     with pytest.raises(SystemExit):
         transfer_digits.main()
     assert kept() == made[:-1]
+    told = list(tables.transfer_digits("bench/cpu-transfer-digits"))
+    assert (told[3].split(" | ")[4:], told[-1].split(" | ")[4:]) == (
+        ["50.0", "50.0", "50.0", "0.0 |"],  # of both seeds
+        ["50.0", "", "50.0", " |"],
+    )
     transfer_digits.main()
     assert kept() == made[:number] + made[number + 3 :]
     assert [seed for seed, _ in kept()] == [0] * number + [1] * number
