@@ -11,10 +11,18 @@ from typing import Any
 
 from benchmarks import results
 from metastep import Learner
+from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.shipped import find_learner
 
-OTHERWISE = (Request(rotations="none"), Request(shots=5), *(Request(ways=ways) for ways in (5, 10, 20)))
+SHOTS, WAYS = (1, 5), (5, 10, 20)
+
+
+def otherwise(config: TrainConfig) -> list[Request]:
+    """What it was not trained for: classes as they are, other shots, other ways"""
+    turned = [Request(rotations="none")] if config.test.rotations != "none" else []
+    shots = [Request(shots=shots) for shots in SHOTS if shots != config.test_episodes.shots]
+    return turned + shots + [Request(ways=ways) for ways in WAYS if ways != config.data.ways]
 
 
 def main() -> None:
@@ -23,12 +31,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the data directory")
     options = parser.parse_args()
     learner = Learner.load(find_learner(options.name))
-    ways = learner.config.data.ways
     path = results.ROOT / "results" / "learners" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = results.provenance(f"python -m benchmarks.learner {options.name} --data DATA") | {
         "evaluation": judged(learner, Request(), options.data),
-        "otherwise": [judged(learner, request, options.data) for request in OTHERWISE if request.ways != ways],
+        "otherwise": [judged(learner, request, options.data) for request in otherwise(learner.config)],
     }
     path.write_text(json.dumps(content, indent=1) + "\n")
     print(path)

@@ -109,12 +109,9 @@ def learner(name: str) -> Iterator[str]:
     yield "|---|---|---:|---:|"
     trained = [(found, step) for step in found["by_step"]]
     for asked, row in [*trained, *((other, other["by_step"][-1]) for other in content["otherwise"])]:
-        yield f"| {task_of(asked)} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
-
-
-def task_of(evaluation: dict[str, Any]) -> str:
-    turned = "" if evaluation["rotations"] == "per_episode" else ", not turned"
-    return f"{evaluation['ways']}-way {evaluation['shots']}-shot{turned}"
+        turned = "" if asked["rotations"] == found["rotations"] else ", not turned"
+        task = f"{asked['ways']}-way {asked['shots']}-shot{turned}"
+        yield f"| {task} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
 
 
 TABLES: dict[str, Callable[[str], Iterator[str]]] = {

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import compare_learners, heads, results, run_tables, variations
+from benchmarks import compare_learners, heads, learner, results, run_tables, variations
 from benchmarks.variations import preset_of
 from metastep import Learner
 from metastep.errors import MetastepError
+from metastep.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.fewshot.train import train
 from metastep.transfer.presets import PRESETS
 
@@ -99,8 +100,8 @@ def test_rows_apart_and_a_learner_without_its_head(
     assert heads.apart(torch.tensor([[3.0, 0.0], [0.0, 0.0], [0.0, 0.0]])).tolist() == pytest.approx([2.0, 1.0, 1.0])
     folder = root / f"{PRESET}-seed0"
     train(variations.varied(preset_of(PRESET), "outer.iterations=2"), folder)
-    learner = Learner.load(folder)
-    assert heads.from_zero(learner).meta["head.weight"].abs().max() == 0 < learner.meta["head.weight"].abs().max()
+    trained = Learner.load(folder)
+    assert heads.from_zero(trained).meta["head.weight"].abs().max() == 0 < trained.meta["head.weight"].abs().max()
     monkeypatch.setattr(sys, "argv", ["heads", str(folder), "--episodes", "3"])
     heads.main()
     capsys.readouterr()
@@ -108,6 +109,18 @@ def test_rows_apart_and_a_learner_without_its_head(
     assert (row["method"], row["setting"], row["episodes"]) == ("fomaml", "glyphs-5w1s", 3)
     assert row["gain"] == pytest.approx(row["from_zero"] - row["accuracy"])
     assert list(run_tables.heads("bench/cpu-heads"))[-1].startswith("| glyphs-5w1s | fomaml |")
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("omniglot-20w1s-maml", [(None, None, "none"), (None, 5, None), (5, None, None), (10, None, None)]),
+        ("miniimagenet-5w5s-maml", [(None, 1, None), (10, None, None), (20, None, None)]),
+    ],
+)
+def test_a_learner_is_asked_what_it_was_not_trained_for(preset: str, expected: list[object]) -> None:
+    asked = [(one.ways, one.shots, one.rotations) for one in learner.otherwise(FEW_SHOT[preset])]
+    assert asked == expected
 
 
 def test_methods_are_compared_at_a_trained_learner(
