@@ -147,7 +147,7 @@ def main() -> None:
     found = [row for name, sizes in settings.items() for row in rows(name, sizes, *how)]
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
     command += f" --settings {' '.join(options.settings)}" + (" --pair" if options.pair else "")
-    command += "" if options.compile else " --no-compile"
+    command += ("" if options.compile else " --no-compile") + f" --name {options.name}"
     print(results.write(options.name, command, found))
 
 
