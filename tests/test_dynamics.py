@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -203,3 +204,8 @@ def test_parameters_keep_their_type(dynamics: Any) -> None:
     state = dynamics.init({"scale": torch.tensor(1.0)})._replace(step=torch.tensor(2.0, dtype=torch.float64))
     after = dynamics.advance(state, {"scale": torch.tensor(0.5)}, None, 2)
     assert after.params["scale"].dtype == torch.float32
+
+
+def test_what_is_neither_number_nor_tensor_is_no_rate() -> None:
+    with pytest.raises(ms.MetastepError, match="it must be a number or a tensor, finite and not negative"):
+        ms.SGD(numpy.float32(0.1))  # type: ignore[arg-type]

@@ -163,3 +163,74 @@ def test_kernels_on_a_gpu_equal_the_mapped(method: Any, options: dict[str, Any],
     for name, value in expected.grad.items():
         if not name.endswith("0.bias"):  # before BatchNorm: 0 by hand, rounding by autograd
             assert (found[name].cpu() - value).norm() <= 3e-4 * value.norm(), name
+
+
+# ---- what the derivatives by hand count on
+
+
+def both_ways(net: Net, batch: int | None = None) -> tuple[Any, Any, Any, ms.Task]:
+    """By hand and mapped, θ and tasks"""
+    module = net.build()
+    gradient = ms.meta_gradient(module, ms.maml, ms.SGD(0.1), 3, net.size, batch=batch)
+    assert gradient.path.startswith("derivatives by hand")
+    return gradient, ms.over_tasks(gradient.estimator), ms.parameters_of(module), net.tasks()
+
+
+def test_parameters_may_come_in_any_order() -> None:
+    gradient, other, meta, tasks = both_ways(NET)
+    for given in (meta, dict(reversed(meta.items()))):  # after the first call, too
+        found, expected = gradient(given, tasks), other(given, tasks)
+        assert list(found.grad) == list(given)
+        close(found.grad, expected.grad, 1e-9)
+
+
+def test_tasks_may_be_a_list() -> None:
+    gradient, other, meta, tasks = both_ways(NET)
+    listed = [map_tree(lambda x, i=i: x[i], tasks) for i in range(len(tasks.query[1]))]
+    close(gradient(meta, listed).grad, other(meta, tasks).grad, 1e-9)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_picture_at_a_time_goes_through_pooling(batch: int) -> None:
+    net = Net(ways=2, shots=2, size=8, filters=(4, 4), stride=1, pool=2)
+    gradient, other, meta, tasks = both_ways(net, batch)
+    close(gradient(meta, tasks).grad, other(meta, tasks).grad, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda meta, tasks: ({**meta, "more": torch.zeros(1)}, tasks), "'more' is none of its parameters"),
+        (lambda meta, tasks: (dict(list(meta.items())[1:]), tasks), "is missing"),
+        (lambda meta, tasks: (meta, with_labels(tasks, -100)), "labels from -100 to"),
+        (lambda meta, tasks: (meta, with_labels(tasks, 99)), "to 99: they must be from 0 to"),
+        (lambda meta, tasks: (meta, map_tree(lambda x: x[:0], tasks)), "there is no task"),
+        (lambda meta, tasks: (meta, map_tree(lambda x: x[:, :0], tasks)), "0 pictures, which leave a BatchNorm"),
+    ],
+)
+def test_what_is_not_served_is_refused(change: Any, reason: str) -> None:
+    gradient, _, meta, tasks = both_ways(NET)
+    with pytest.raises(ms.MetastepError, match=reason):
+        gradient(*change(meta, tasks))
+
+
+def with_labels(tasks: ms.Task, label: int) -> ms.Task:
+    x, y = tasks.query
+    y = y.clone()
+    y[0, 0] = label
+    return tasks._replace(query=(x, y))
+
+
+def test_a_channel_of_one_value_has_no_variance() -> None:
+    net = Net(ways=1, shots=1, size=3, filters=(4,), padding=0)  # one picture, of which one position is left
+    gradient, _, meta, tasks = both_ways(net)
+    with pytest.raises(ms.MetastepError, match="fewer than two values for each channel"):
+        gradient(meta, tasks)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"chunk_size": 0}, "chunk_size = 0"), ({"batch": -1}, "batch = -1: a mini-batch has")]
+)
+def test_sizes_below_one_are_refused(options: dict[str, int], reason: str) -> None:
+    with pytest.raises(ms.MetastepError, match=reason):
+        ms.meta_gradient(NET.build(), ms.maml, ms.SGD(0.1), 3, NET.size, **options)  # type: ignore[arg-type]

@@ -34,8 +34,8 @@ from metastep.methods import Steps, fo_maml, imaml, maml, multi_step, reptile, t
 from metastep.modules import parameters_of
 from metastep.problems import accuracy, few_shot, in_batches
 from metastep.solvers import ConjugateGradient, conjugate_gradient
-from metastep.tasks import over_tasks, require_finite
-from metastep.trees import Tree, dot, is_number
+from metastep.tasks import over_tasks, require_chunk, require_finite, stack
+from metastep.trees import Tree, dot, is_number, tree_leaves
 
 Method = Callable[..., Estimator]
 
@@ -51,6 +51,8 @@ class MetaGradient(NamedTuple):
     estimator: Estimator  # of one task: what says where a result left the finite numbers
     path: str
     """How it is computed, and why not otherwise, in one line."""
+    ways: int | None = None
+    """By hand, classes that labels may be of."""
 
     def __call__(self, meta: Tree, tasks: Any) -> Estimate:
         return self.estimate(meta, tasks)
@@ -94,16 +96,23 @@ def meta_gradient(
 ) -> MetaGradient:
     """The mean meta-gradient of few-shot classification of square pictures of `size`, by the fastest way.
 
+    The module is read now: a layer that is changed afterwards is not seen.
+
     method: one of `metastep.methods`, such as `multi_step`; `options` are its own, such as window=4.
     batch: pictures of the support in each window's mini-batch, see `in_batches`; all if left out.
     module: where its parameters are is where it is computed. On a GPU, products are in float32, tf32 or bf16 as
     `torch.set_float32_matmul_precision` says: "highest", "high" or "medium".
     """
+    require_chunk(chunk_size)
     problem = few_shot(module, cross_entropy, {"accuracy": accuracy})
     estimator = method(in_batches(problem, batch) if batch else problem, dynamics, steps, **options)
-    found = fastest(Asked(module, method, dynamics, steps, size, options, batch), estimator, chunk_size)
+    asked = Asked(module, method, dynamics, steps, size, options, batch)
+    found, parameter = fastest(asked, estimator, chunk_size), asked.parameter
 
     def checked(meta: Tree, tasks: Any) -> Estimate:
+        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        if found.ways is not None:
+            require_served_values(meta, tasks, parameter, found.ways)
         result = found(meta, tasks)
         require_finite(estimator, meta, tasks, result)
         return result
@@ -136,7 +145,7 @@ def by_hand(
 ) -> MetaGradient:
     of_all_tasks = estimator_by_hand(asked, chain, operators)
     estimate = fused_over_tasks(chain, of_all_tasks, chunk_size, apart=asked.method is reptile)
-    return MetaGradient(estimate, estimator, f"derivatives by hand, {how}")
+    return MetaGradient(estimate, estimator, f"derivatives by hand, {how}", chain.head.ways)
 
 
 def estimator_by_hand(asked: Asked, chain: Chain, operators: Operators) -> Estimator:
@@ -180,6 +189,22 @@ def require_served(asked: Asked) -> None:
         raise NotFusedError(f"{type(dynamics).__name__} may look at several entries at once")
     if not all(is_number(rate) or (isinstance(rate, Tensor) and rate.dim() == 0) for rate in _rates(dynamics)):
         raise NotFusedError("inner rates are not one number each")
+
+
+def require_served_values(meta: Tree, tasks: Any, parameter: Tensor, ways: int) -> None:
+    """What the derivatives by hand count on, and a kernel would not complain about"""
+    first = tree_leaves(meta)[0]
+    if parameter.is_cuda and (first.device, first.dtype) != (parameter.device, parameter.dtype):
+        raise MetastepError(
+            f"meta is {first.dtype} on {first.device}, and the module was {parameter.dtype} on {parameter.device} when "
+            "this was prepared. Move one to the other, and prepare it again."
+        )
+    for _, y in tasks:
+        if bool(((y < 0) | (y >= ways)).any()):
+            raise MetastepError(
+                f"labels from {int(y.min())} to {int(y.max())}: they must be from 0 to {ways - 1}, one for each output "
+                "of the head. Where some are to be left out of the loss, use over_tasks."
+            )
 
 
 def operators_for(chain: Chain, parameter: Tensor) -> tuple[Operators, str]:

@@ -43,6 +43,8 @@ def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
     Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
     axis: where pictures are counted; 1 if all tasks are stacked.
     """
+    if size < 1:
+        raise MetastepError(f"batch = {size}: a mini-batch has at least one picture.")
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
         n = -(-task.support[1].shape[axis] // size)  # batches in one pass over the support

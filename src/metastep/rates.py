@@ -29,13 +29,16 @@ def require_rates(**rates: Rate) -> None:
         for leaf in [] if callable(rate) else tree_leaves(rate):
             if not _is_rate(leaf):
                 raise MetastepError(
-                    f"{name} = {leaf} is not a rate: it must be finite and not negative. Check how it was made."
+                    f"{name} = {leaf} is not a rate: it must be a number or a tensor, finite and not negative. "
+                    "Check how it was made."
                 )
 
 
 def _is_rate(leaf: Any) -> bool:
     if is_number(leaf):
         return isfinite(leaf) and bool(leaf >= 0)
+    if not isinstance(leaf, Tensor):
+        return False
     # A look at a tensor on a GPU would wait for the GPU, and cannot be captured; in a trace there is nothing to see.
     return leaf.is_cuda or is_recorded() or bool((torch.isfinite(leaf) & (leaf >= 0)).all())
 

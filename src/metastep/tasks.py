@@ -22,8 +22,7 @@ def over_tasks(
     silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory. `check_finite` looks at
     the result, and so waits for a GPU; it is left out while compiling.
     """
-    if chunk_size is not None and chunk_size < 1:
-        raise MetastepError(f"chunk_size = {chunk_size}: at least 1 task must run at a time.")
+    require_chunk(chunk_size)
     # vmap wants a function with a name: it prints an estimator otherwise, which cannot be compiled
     mapped = vmap(lambda meta, task: estimator(meta, task), in_dims=(None, 0), randomness="different")
 
@@ -52,6 +51,11 @@ def over_tasks(
 _serial = count()
 
 
+def require_chunk(chunk_size: int | None) -> None:
+    if chunk_size is not None and chunk_size < 1:
+        raise MetastepError(f"chunk_size = {chunk_size}: at least 1 task must run at a time.")
+
+
 def stack(tasks: Sequence[Any]) -> Any:
     """Tasks of one shape, stacked along a new first axis"""
     if not tasks:
@@ -73,6 +77,8 @@ def task_count(tasks: Any) -> int:
             f"stacked tasks need one number of tasks along their first axis, but it is {sorted(map(str, counts))}. "
             "Give a list of tasks to have them stacked."
         )
+    if counts == {0}:
+        raise MetastepError("there is no task: their first axis has length 0.")
     return int(counts.pop() or 0)
 
 

@@ -115,6 +115,8 @@ def repeated() -> nn.Module:
         (changed(lambda net: net.append(nn.Linear(3, 3))), "Flatten → Linear → Linear"),
         (changed(lambda net: (net.pop(3), net.pop(2))), "does not end with a linear head"),
         (changed(lambda net: net.register_forward_hook(print)), "hooks"),
+        (changed(lambda net: net[0].register_full_backward_hook(print)), "hooks"),
+        (changed(lambda net: setattr(net[-1], "forward", net[-1].forward)), "was replaced"),
         (changed(lambda net: net.__setitem__(3, nn.Linear(20, 3, bias=False))), "has no bias"),
         (changed(lambda net: block(net).insert(0, nn.ZeroPad2d((0, 1, 0, 2)))), "pads rows and columns differently"),
         (changed(lambda net: block(net).insert(0, nn.ZeroPad2d(-1))), "or crops"),
@@ -127,6 +129,15 @@ def repeated() -> nn.Module:
 def test_what_is_no_chain_says_why(net: nn.Module, reason: str) -> None:
     with pytest.raises(NotAChainError, match=reason):
         chain_of(net, 8)
+
+
+def test_hooks_of_all_modules_are_hooks_too() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        with pytest.raises(NotAChainError, match="hooks"):
+            chain_of(Functional(), 8)
+    finally:
+        handle.remove()
 
 
 def test_layers_called_as_functions_are_seen() -> None:

@@ -148,12 +148,17 @@ def chain_of(module: nn.Module, size: int) -> Chain:
 
 
 Step = tuple[str, nn.Module]
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _steps(module: nn.Module) -> Iterator[Step]:
     """The layers in the order of the forward pass, by name; each must see what the one before it made, and no more"""
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+    if any(getattr(part, kind) for part in module.modules() for kind in HOOKS) or any(
+        getattr(torch.nn.modules.module, f"_global{kind}") for kind in HOOKS
+    ):
         raise NotAChainError("it has hooks, which may do anything")
+    if any("forward" in vars(part) for part in module.modules()):
+        raise NotAChainError("the forward pass of one of its modules was replaced")
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # whatever a user's forward does with what are not tensors here

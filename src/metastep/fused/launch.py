@@ -23,6 +23,7 @@ from metastep.streams import beside, join
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 SOME = 16  # channels that one program joins sums of: more programs end sooner
 ROWS = 2**22  # that kernels can count, see `tiles.position`
+INDICES = 2**31  # of one task's pictures, in 32 bits
 
 
 def require_kernels(chain: Chain) -> None:
@@ -138,7 +139,7 @@ class TritonOperators:
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
         (w, w_t), (src, src_t, norm, ready) = params.pair(block.weight), _ready_source(before)
         tasks, pictures, rows = *src.shape[:2], src.shape[1] * block.out_size**2
-        if rows >= ROWS:
+        if rows >= ROWS or src[0].numel() >= INDICES:
             raise MetastepError(f"{pictures} pictures of {block.size}×{block.size} at once: the kernels are for fewer.")
         z, z_t = _pair(src.new_empty(tasks, pictures, block.out_size, block.out_size, block.outputs), w_t)
         tile = self.tiles_for(block).patch_forward if _columns(block) else self.tiles_for(block).forward

@@ -112,7 +112,7 @@ def _rows(maps: Tensor, like: Tensor) -> Tensor:
 def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:
     (w, w_t), (b, b_t) = params.pair(head.weight), params.pair(head.bias)
     shape = (*y.shape, head.features)
-    f, f_t = (None if a is None else a.view(shape) for a in last.saved.activation)
+    f, f_t = (None if a is None else a.reshape(shape) for a in last.saved.activation)
     assert f is not None
     logits = torch.baddbmm(b[:, None], f, w)
     log_p = logits.log_softmax(-1)

@@ -5,8 +5,8 @@ each; dynamics act entry by entry, so they do not see that there are many tasks.
 """
 
 from collections.abc import Callable
-from functools import partial, reduce
-from typing import NamedTuple, Self
+from functools import partial, reduce, wraps
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from metastep.tasks import task_count
 from metastep.trees import Tree, add, hollow_like, joined, map_tree, parted, tree_leaves
 from metastep.windows import InnerLoop, Problem, Task
 
+T = TypeVar("T")
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
 Judgement = tuple[Tensor, dict[str, Tensor]]  # an outer loss, and metrics of each task
@@ -71,7 +72,14 @@ def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
 def fused_problem(chain: Chain, operators: Operators) -> Problem:
     """θ is `chain.to_flat(parameters)`; a task is a whole batch of tasks, stacked, as `over_tasks` takes it."""
 
+    smallest = min(block.out_size for block in chain.blocks) ** 2
+
     def of_each(function: Callable[..., Tensors], params: Tensor, batch: Batch, *direction: Tensor) -> Tensors:
+        if (pictures := batch[0].shape[1]) * smallest < 2:
+            raise MetastepError(
+                f"{pictures} pictures, which leave a BatchNorm fewer than two values for each channel: it has no "
+                "variance. Give it more pictures at a time, or larger ones."
+            )
         return by_cache(chain, partial(function, operators, chain), params, *batch, *direction)
 
     def inner_loss(params: Tensor, meta: Tree, batch: Batch) -> Tensor:
@@ -118,6 +126,7 @@ def fused_over_tasks(
     def estimate(meta: Tree, tasks: Task) -> Estimate:
         number, measured = task_count(tasks), list[dict[str, Tensor]]()
         first = tree_leaves(meta)[0]
+        require_parameters_of(chain, params_of(meta))
         if (kind := (first.device, first.dtype)) not in places:
             places[kind] = Places.of(chain, params_of(meta))
         theta, stacked = flattened(meta, places[kind].to_flat), _stacked(chain, tasks)
@@ -136,7 +145,19 @@ def fused_over_tasks(
         mean = map_tree(lambda grad: grad / number, total)
         return Estimate(metrics["loss"].mean(), named(mean, meta, places[kind].from_flat), metrics)
 
-    return torch.no_grad()(estimate)
+    return where_meta_is(estimate)
+
+
+def where_meta_is(function: Callable[..., T]) -> Callable[..., T]:
+    """Of (…, meta, tasks), without a graph: kernels are launched on the current device, which must be θ's"""
+
+    @wraps(function)
+    @torch.no_grad()
+    def placed(*given: Any) -> T:
+        with torch.cuda.device_of(tree_leaves(given[-2])[0]):  # type: ignore[no-untyped-call]
+            return function(*given)
+
+    return placed
 
 
 class FusedJudge(NamedTuple):
@@ -145,13 +166,13 @@ class FusedJudge(NamedTuple):
     chain: Chain
     loop: InnerLoop
 
-    @torch.no_grad()
+    @where_meta_is
     def at_the_end(self, meta: Tree, tasks: Task) -> dict[str, Tensor]:
         theta, stacked = self._flat(meta, tasks)
         state = self.loop.run(self.loop.windows(stacked), self.loop.begin(theta, stacked), theta)
         return self._measured(state, theta, stacked)
 
-    @torch.no_grad()
+    @where_meta_is
     def after_each_window(self, meta: Tree, tasks: Task) -> list[dict[str, Tensor]]:
         """The first is before any"""
         theta, stacked = self._flat(meta, tasks)
@@ -194,7 +215,8 @@ def for_each(theta: Tree, tasks: int) -> Tree:
 class Places(NamedTuple):
     """What `to_flat` and `from_flat` do, as numbers: then each is one pass instead of one for every parameter"""
 
-    into: Tensor  # (length,): which entry of the joined parameters, from 1; 0 fills up
+    names: tuple[str, ...]  # the order in which parameters are joined, whichever they come in
+    into: Tensor  # (length,): which entry of them, from 1; 0 fills up
     back: Tensor
     zero: Tensor  # what it fills up with, (1,)
 
@@ -203,14 +225,27 @@ class Places(NamedTuple):
         vector = joined(meta)
         into = chain.to_flat(parted(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
         back = chain.from_flat(torch.arange(chain.length, device=vector.device), meta)
-        return cls(into, joined({name: back[name] for name in meta}), vector.new_zeros(1))
+        return cls(tuple(meta), into, joined({name: back[name] for name in meta}), vector.new_zeros(1))
 
     def to_flat(self, meta: dict[str, Tensor]) -> Tensor:
-        return joined((self.zero, meta))[self.into]
+        return joined((self.zero, self._ordered(meta)))[self.into]
 
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
-        by_name: dict[str, Tensor] = parted(flat[self.back], meta)
-        return by_name
+        by_name: dict[str, Tensor] = parted(flat[self.back], self._ordered(meta))
+        return {name: by_name[name] for name in meta}
+
+    def _ordered(self, meta: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: meta[name] for name in self.names}
+
+
+def require_parameters_of(chain: Chain, params: dict[str, Tensor]) -> None:
+    names = {slot.name for slot in chain.slots()}
+    if odd := names ^ params.keys():
+        what = "is missing" if min(odd) in names else "is none of its parameters"
+        raise MetastepError(
+            f"meta: {min(odd)!r} {what}. A net with derivatives by hand needs all of its parameters, and nothing else; "
+            "for others there is over_tasks."
+        )
 
 
 def _stacked(chain: Chain, tasks: Task) -> Task:
@@ -224,4 +259,4 @@ def _channels_last(chain: Chain, x: Tensor, y: Tensor) -> Batch:
             f"pictures {tuple(x.shape[2:])} for a net that was prepared for {(first.inputs, first.size, first.size)}: "
             "give it pictures of that shape, or prepare it for these."
         )
-    return x.permute(0, 1, 3, 4, 2).contiguous(), y
+    return x.permute(0, 1, 3, 4, 2).contiguous(), y.contiguous()  # kernels count on it

@@ -20,8 +20,8 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def _parted(r, by):
-    """r // by, where r < 2²²: integer division would take some twenty instructions"""
-    return ((r.to(tl.float32) + 0.5) * (1.0 / tl.cast(by, tl.float32))).to(tl.int32)
+    """r // by, where r < 2²², by a quotient rounded as it should be: integers would take some twenty instructions"""
+    return ((r.to(tl.float32) + 0.5) * tl.div_rn(1.0, tl.cast(by, tl.float32))).to(tl.int32)
 
 
 @triton.jit
