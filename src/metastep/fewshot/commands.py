@@ -18,7 +18,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -35,7 +35,7 @@ def train(
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
-            _resume(resume, data, given)
+            _resume(resume, data, given | begun_with(preset, DEFAULT, out))
             return
         usual = preset_of(preset)
         config = with_flags(usual, given)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +17,11 @@ Out = Annotated[
     Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET, of other data runs/DATA-METHOD")
 ]
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+
+
+def begun_with(preset: str, usual: str, out: Path | None) -> dict[str, Any]:
+    """What only a new run can be given, where it was"""
+    return ({} if preset == usual else {"preset": preset}) | ({} if out is None else {"out": out})
 
 
 def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:

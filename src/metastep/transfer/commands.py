@@ -14,7 +14,7 @@ from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
 from metastep.runs.device import Device
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, default_folder, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -57,7 +57,7 @@ def run(
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
-            _resume(resume, data, given)
+            _resume(resume, data, given | begun_with(preset, DEFAULT, out))
             return
         usual = preset_of(preset)
         config = FLAGS.applied(usual, given)
