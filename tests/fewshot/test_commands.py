@@ -56,6 +56,9 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
         (["--preset", "tiny", "--shots", "9"], "9 shots and 2 queries need 11 images"),
         (["--resume", "nowhere"], "'nowhere': is not there"),
         (["--resume", "nowhere", "--inner-lr", "1"], "--inner-lr with --resume"),
+        (["--resume", "nowhere", "--preset", "glyphs-5w1s-maml"], "--preset with --resume"),
+        (["--resume", "nowhere", "--out", "elsewhere"], "--out with --resume"),
+        (["--preset", "omniglot-5w1s-maml", "--data", "nowhere"], "No such file or directory"),
         (["--preset", "tiny", "--device", "cuda"], "PyTorch sees no GPU here"),
     ],
 )

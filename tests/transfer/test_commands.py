@@ -93,6 +93,7 @@ def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.Mo
         (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
         (["run", "--resume", "nowhere"], "'nowhere': is not there"),
         (["run", "--resume", "nowhere", "--seed", "1"], "--seed with --resume"),
+        (["run", "--resume", "nowhere", "--preset", "digits-sgd-scratch"], "--preset with --resume"),
         (["evaluate", "nowhere"], "'nowhere': is not there"),
         (["presets", "nothing"], "there is no preset 'nothing'"),
     ],
