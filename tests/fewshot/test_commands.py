@@ -58,7 +58,6 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
         (["--resume", "nowhere", "--inner-lr", "1"], "--inner-lr with --resume"),
         (["--resume", "nowhere", "--preset", "glyphs-5w1s-maml"], "--preset with --resume"),
         (["--resume", "nowhere", "--out", "elsewhere"], "--out with --resume"),
-        (["--preset", "omniglot-5w1s-maml", "--data", "nowhere"], "No such file or directory"),
         (["--preset", "tiny", "--device", "cuda"], "PyTorch sees no GPU here"),
     ],
 )

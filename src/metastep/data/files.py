@@ -59,9 +59,8 @@ def is_clutter(name: str) -> bool:
 def entries(folder: Path) -> list[Path]:
     """What lies in a folder, sorted by name, without clutter."""
     try:
-        if folder.exists() and not os.access(
-            folder, os.X_OK
-        ):  # listing would work, but every question about a file would fail
+        # Listing would work, but every question about a file would fail.
+        if folder.exists() and not os.access(folder, os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return sorted(entry for entry in folder.iterdir() if not is_clutter(entry.name))
     except OSError as error:
