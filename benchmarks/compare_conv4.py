@@ -50,16 +50,20 @@ def train(problem: ms.Problem, meta: dict[str, torch.Tensor], images: torch.Tens
         optimizer.step()
 
 
+def told(row: ms.Comparison) -> dict[str, Any]:
+    """As rows of results have it"""
+    found = asdict(row)
+    seconds, peak = found.pop("seconds"), found.pop("peak_bytes")
+    return found | {"ms": round(1e3 * seconds, 1), "peak_mib": round(peak / 2**20, 1)}
+
+
 def look(problem: ms.Problem, meta: Any, tasks: ms.Task, lr: float, iterations: int) -> list[dict[str, Any]]:
     change = float(ms.gradient_difference(problem, momentum(lr), STEPS)(meta, tasks).mean())
     rows = []
     for row in ms.compare(methods(problem, lr), meta, tasks):
-        found = asdict(row)
         rows.append({
-            "setting": "glyphs-5w1s", "implementation": "metastep", "method": found.pop("method"), "steps": STEPS,
-            "tasks": TASKS, "chunk": None, "precision": "fp32", "inner_rate": lr, "iterations": iterations,
-            "gradient_change": change, "ms": round(1e3 * found.pop("seconds"), 1),
-            "peak_mib": round(found.pop("peak_bytes") / 2**20, 1), **found,
+            "setting": "glyphs-5w1s", "implementation": "metastep", "steps": STEPS, "tasks": TASKS, "chunk": None,
+            "precision": "fp32", "inner_rate": lr, "iterations": iterations, "gradient_change": change, **told(row),
             "note": "ms is the fastest of three; peak_mib counts live tensors",
         })  # fmt: skip
         print(

@@ -4,7 +4,7 @@ python -m benchmarks.compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
 """
 
 import argparse
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import torch
 
 import metastep as ms
 from benchmarks import results
+from benchmarks.compare_conv4 import EVALUATION_SEED, told
 from metastep.data import load
 from metastep.data.episodes import Episodes, draw
 from metastep.fewshot.building import build_estimator
 from metastep.fewshot.config import MethodConfig, TrainConfig
 from metastep.problems import few_shot
 
-EVALUATION_SEED = 2**40
 METHODS = {
     "MAML": MethodConfig("maml"),
     **{f"Multi-step({n})": MethodConfig("multi_step", window=n) for n in (2, 4, 8)},
@@ -41,12 +41,10 @@ def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
     tasks = draw(images, Episodes(config.data.ways, config.data.shots, queries=15), EVALUATION_SEED, 0, count)
     rows = []
     for row in ms.compare(methods(config, problem), learner.meta, tasks, repeats=1):
-        found = asdict(row)
         rows.append({
             "run": folder.name, "setting": f"{config.data.name}-{config.data.ways}w{config.data.shots}s",
-            "implementation": "metastep", "method": found.pop("method"), "steps": config.inner.steps, "tasks": count,
-            "chunk": None, "precision": "fp32", "inner_rate": config.inner.lr, "momentum": config.inner.momentum,
-            "ms": round(1e3 * found.pop("seconds"), 1), "peak_mib": round(found.pop("peak_bytes") / 2**20, 1), **found,
+            "implementation": "metastep", "steps": config.inner.steps, "tasks": count, "chunk": None,
+            "precision": "fp32", "inner_rate": config.inner.lr, "momentum": config.inner.momentum, **told(row),
             "note": "",
         })  # fmt: skip
         print(f"{folder.name} {row.method:14s} cosine {row.cosine:6.3f} error {row.relative_error:.3g}", flush=True)

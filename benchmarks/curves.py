@@ -45,13 +45,11 @@ def draw(
     rows = -(-len(panels) // columns)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):
-        widest = max(len(label) for label in labels)
-        width = max(3 * columns, (widest + 6) / LETTERS)
-        beside = max(
-            1, min(len(labels), int(width * LETTERS) // (widest + 6))
-        )  # 6: a line, and what parts it from others
+        entry = max(len(label) for label in labels) + 6  # a line, and what parts it from others
+        letters = max(3 * columns * LETTERS, entry)
+        beside = min(len(labels), letters // entry)
         height = 2.3 * rows + 0.12 * -(-len(labels) // beside)
-        figure = Figure((width, height), layout="constrained")
+        figure = Figure((letters / LETTERS, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         drawn: dict[str, Line2D] = {}
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):

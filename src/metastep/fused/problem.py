@@ -122,11 +122,12 @@ def fused_over_tasks(
     """
 
     places: dict[tuple[torch.device, torch.dtype], Places] = {}
+    names = frozenset(slot.name for slot in chain.slots())
 
     def estimate(meta: Tree, tasks: Task) -> Estimate:
         number, measured = task_count(tasks), list[dict[str, Tensor]]()
         first = tree_leaves(meta)[0]
-        require_parameters_of(chain, params_of(meta))
+        require_named(names, params_of(meta))
         if (kind := (first.device, first.dtype)) not in places:
             places[kind] = Places.of(chain, params_of(meta))
         theta, stacked = flattened(meta, places[kind].to_flat), _stacked(chain, tasks)
@@ -238,8 +239,7 @@ class Places(NamedTuple):
         return {name: meta[name] for name in self.names}
 
 
-def require_parameters_of(chain: Chain, params: dict[str, Tensor]) -> None:
-    names = {slot.name for slot in chain.slots()}
+def require_named(names: frozenset[str], params: dict[str, Tensor]) -> None:
     if odd := names ^ params.keys():
         what = "is missing" if min(odd) in names else "is none of its parameters"
         raise MetastepError(
