@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, get_args
 from benchmarks import trials
 from benchmarks.first_look import first_look
 from benchmarks.settings import PAPER, Size, configured, data_set
+from metastep.commands import UNFINISHED
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.sampling import fitted, read_images
 from metastep.nets import HeadInit
@@ -88,7 +89,7 @@ def main() -> None:
     names = ("settings", "methods", "heads", "iterations", "looks", "episodes", "filters", "tasks", "rate")
     trials.tell("starts", trials.command("starts", options, *names), rows)
     if len(ended) < len(jobs):
-        sys.exit(trials.UNFINISHED)
+        sys.exit(UNFINISHED)
 
 
 def parsed() -> argparse.Namespace:

@@ -23,7 +23,6 @@ from metastep.runs.together import Turns, together
 from metastep.transfer.config import TransferConfig
 
 TOGETHER = 4  # on a GPU
-UNFINISHED = 130  # as after Ctrl-C
 
 Trial = Callable[[], Turns[str]]  # trains as far as it goes; what was wrong with it, if something was
 

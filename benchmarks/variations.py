@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import trials
 from benchmarks.curves import VARIED
+from metastep.commands import UNFINISHED
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.kinds import kind_of
@@ -115,7 +116,7 @@ def main() -> None:
     names = ("presets", "base", "vary", "iterations", "looks", "episodes")
     trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)
     if len(ended) < len(asked):
-        sys.exit(trials.UNFINISHED)
+        sys.exit(UNFINISHED)
 
 
 def judged(config: Config, options: argparse.Namespace) -> Config:

@@ -13,6 +13,7 @@ from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 from metastep.runs.stop import stop_on_signals
 
+UNFINISHED = 130  # the exit status of what was stopped and can go on, as after Ctrl-C
 Data = Annotated[
     Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
 ]
@@ -35,7 +36,7 @@ def unless_stopped() -> Iterator[None]:
         yield
     if stop.requested:
         typer.echo("Stopped. Call it again to go on.")
-        raise SystemExit(130)  # and not typer's, which only commands of its own understand
+        raise SystemExit(UNFINISHED)  # and not typer's, which only commands of its own understand
 
 
 @contextmanager

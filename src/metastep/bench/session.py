@@ -11,7 +11,7 @@ from metastep.bench.cases import Case
 from metastep.bench.results import Row, case_of, resumed, write
 from metastep.bench.running import Conditions, measured
 from metastep.bench.table import tables
-from metastep.commands import progress_bar
+from metastep.commands import UNFINISHED, progress_bar
 from metastep.runs.stop import terminated_as_interrupted
 
 
@@ -37,7 +37,7 @@ def run(
     except KeyboardInterrupt:
         console.print(f"Stopped. What was measured is in {path}; the same command goes on.", soft_wrap=True)
         finish(path, about, rows)
-        raise typer.Exit(130) from None
+        raise typer.Exit(UNFINISHED) from None
     return about, rows
 
 

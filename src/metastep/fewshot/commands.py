@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from metastep.commands import Data, progress_bar, refusals
+from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
@@ -60,7 +60,7 @@ def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks:
     best = f", best validation accuracy {trained.best:.1%}" if trained.best is not None else ""
     if trained.iterations < config.outer.iterations:
         typer.echo(f"Stopped after {done}{best}. Go on with: metastep train --resume {folder}")
-        raise typer.Exit(130)
+        raise typer.Exit(UNFINISHED)
     typer.echo(f"{done}{best}. Judge it with: metastep evaluate {folder}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from metastep.commands import Data, refusals
+from metastep.commands import UNFINISHED, Data, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.reproduce import files
@@ -18,7 +18,6 @@ from metastep.reproduce.register import REGISTER, TABLES
 from metastep.reproduce.session import Session, absence
 from metastep.runs.device import uses_gpu
 
-UNFINISHED = 130  # as after Ctrl-C
 ON_GPU = 4  # runs at a time; on a CPU they would only take turns
 RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("results", "bench")
 

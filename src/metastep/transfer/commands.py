@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.commands import Data, progress_bar, refusals
+from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
 from metastep.runs.device import Device
@@ -82,7 +82,7 @@ def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
         )
     if trained.epoch < config.epochs:
         typer.echo(f"Stopped after {done}{best}. Go on with: metastep transfer run --resume {folder}")
-        raise typer.Exit(130)
+        raise typer.Exit(UNFINISHED)
     typer.echo(f"{done}{best}. See it with: metastep report {folder}")
 
 
