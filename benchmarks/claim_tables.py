@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import results, training
-from metastep.reproduce import page
+from metastep.reproduce import keeping, page
 from metastep.reproduce.costs import Epochs, bench_files, epochs, more_steps
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.figures import draw_costs, draw_epochs, draw_gradient_differences
-from metastep.reproduce.transfer_runs import gradient_differences
+from metastep.reproduce.outcomes import Outcome
+from metastep.reproduce.register import REGISTER
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
-LOOKS = results.ROOT / "results" / "runs" / "stl10-sgd-baseline-seed0.jsonl"
 COSTS, EPOCHS, CHANGES = (f"figures/{name}.svg" for name in ("omniglot-costs", "epochs", "gradient-difference"))
 TRAINING = {"T4": "omniglot", "T5": "miniimagenet"}  # the table of what was trained on it
 
@@ -43,8 +43,8 @@ def figures(name: str) -> Iterator[str]:
         yield f"X2, X4: memory and time against inner steps, from {named}.\n\n![costs]({COSTS})\n"
     if found := timed():
         yield f"X14: time of an epoch, from `results/bench/{found.path.name}`.\n\n![epochs]({EPOCHS})\n"
-    if looked():
-        yield f"X15: how the transfer gradient changes in a virtual step, from `results/runs/{LOOKS.name}`.\n"
+    if run := looked():
+        yield f"X15: how the transfer gradient changes in a virtual step of {run.preset}, from `results/claims`.\n"
         yield f"![gradient difference over training]({CHANGES})\n"
 
 
@@ -61,8 +61,11 @@ def timed() -> Epochs | None:
     return epochs(Evidence(results.FOLDER, results.FOLDER))
 
 
-def looked() -> bool:
-    return LOOKS.is_file() and bool(gradient_differences(LOOKS))
+def looked() -> Outcome | None:
+    """The first run for X15 that looked at its gradients"""
+    claim = REGISTER["X15"]
+    kept = (keeping.kept(CLAIMS / keeping.FOLDER, preset) for preset in (*claim.presets, *claim.stand_in))
+    return next((each for runs in kept for each in runs.values() if each.gradient_differences), None)
 
 
 def draw() -> None:
@@ -72,8 +75,8 @@ def draw() -> None:
         draw_costs(path, DOCS / COSTS)
     if found := timed():
         draw_epochs(found, DOCS / EPOCHS)
-    if looked():
-        draw_gradient_differences(LOOKS, DOCS / CHANGES)
+    if run := looked():
+        draw_gradient_differences(run, DOCS / CHANGES)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import results
+import pytest
+
+from benchmarks import claim_tables, results
 from benchmarks.tables import filled
-from metastep.reproduce import files, page
+from metastep.reproduce import files, keeping, page
 from metastep.reproduce.figures import draw_costs, draw_gradient_differences
 from metastep.reproduce.register import REGISTER
+from tests.reproduce.helpers import transfer
 from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_rows
 
 CLAIMS = results.ROOT / "results" / "claims"
@@ -63,10 +67,14 @@ def test_costs_are_drawn_in_the_papers_form(tmp_path: Path) -> None:
     assert not (tmp_path / "none.svg").exists()
 
 
-def test_how_gradients_change_is_drawn_where_a_run_looked(tmp_path: Path) -> None:
-    rows = [{"step": k, "kind": "gradient_difference", "epoch": k / 2, "gradient_difference": 1 / k} for k in (1, 2, 3)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert draw_gradient_differences(tmp_path / "metrics.jsonl", tmp_path / "looks.svg")
+def test_how_gradients_change_is_drawn_where_a_run_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_tables, "CLAIMS", tmp_path)
+    blind = transfer("stl10-sgd-baseline", 77.0)
+    keeping.keep(tmp_path / keeping.FOLDER, blind.preset, blind)
+    assert claim_tables.looked() is None
+    looks = tuple((k / 2, 1 / k) for k in (1, 2, 3))
+    run = replace(blind, seed=1, gradient_differences=looks)
+    keeping.keep(tmp_path / keeping.FOLDER, run.preset, run)
+    assert claim_tables.looked() == run
+    draw_gradient_differences(run, tmp_path / "looks.svg")
     assert "<svg" in (tmp_path / "looks.svg").read_text()
-    (tmp_path / "none.jsonl").write_text(json.dumps({"step": 1, "kind": "train"}) + "\n")
-    assert not draw_gradient_differences(tmp_path / "none.jsonl", tmp_path / "none.svg")

@@ -257,7 +257,7 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
     assert claim("X2")["verdict"] == "not run"
     assert claim("X16")["verdict"] == "reproduced"
     assert claim("T4.29")["verdict"] == "short"
-    assert len(list(Path("results/claims").iterdir())) == 113
+    assert len(list(Path("results/claims").glob("*.json"))) == 113
     assert "not run because literature number" in row("T4.1")
     assert "needs data: omniglot" in row("T4.31")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from metastep.commands import UNFINISHED, Data, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
-from metastep.reproduce import files
+from metastep.reproduce import files, keeping
 from metastep.reproduce.claims import Claim
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.listing import listing
@@ -28,7 +28,7 @@ def reproduce(
     list_claims: Annotated[bool, typer.Option("--list", help="Show what is done and what is open.")] = False,
     data: Data = None,
     runs: Annotated[Path, typer.Option(help="The folder for the runs.")] = RUNS,
-    out: Annotated[Path, typer.Option(help="The folder for the claims, one file each.")] = OUT,
+    out: Annotated[Path, typer.Option(help="The folder for the claims, one file each, and what they rest on.")] = OUT,
     bench: Annotated[Path, typer.Option(help="The folder with what `metastep bench` measured.")] = BENCH,
     seeds: Annotated[int | None, typer.Option(min=1, help="Of each run.", show_default="1; transfer 3")] = None,
     iterations: Annotated[
@@ -48,7 +48,7 @@ def reproduce(
     """
     with refusals():
         claims = chosen(only, table)
-        evidence = Evidence(runs, bench, data, iterations)
+        evidence = Evidence(runs, bench, data, iterations, out / keeping.FOLDER)
         if list_claims:
             Console().print(listing(claims, evidence, out, seeds))
             return

@@ -10,7 +10,7 @@ from metastep.bench.cases import PAPER_SETTINGS
 from metastep.bench.plot import COLOURS, STYLE
 from metastep.bench.results import Row
 from metastep.reproduce.costs import Epochs, label, with_more_steps
-from metastep.reproduce.transfer_runs import gradient_differences
+from metastep.reproduce.outcomes import Outcome
 from metastep.transfer.presets import TARGETS
 
 TITLES = {
@@ -46,19 +46,15 @@ def draw_costs(bench: Path, picture: Path) -> list[str]:
     return settings
 
 
-def draw_gradient_differences(metrics: Path, picture: Path) -> bool:
-    """How the transfer gradient changes in a virtual step, over a run; False where it did not look"""
-    looks = gradient_differences(metrics)
-    if not looks:
-        return False
+def draw_gradient_differences(run: Outcome, picture: Path) -> None:
+    """How the transfer gradient changes in a virtual step, over a run that looked"""
     with mpl.rc_context(STYLE):
         figure = Figure((5, 2.8), layout="constrained")
         axes = figure.subplots()
-        axes.plot(*zip(*looks, strict=True), color=COLOURS["maml"], linewidth=0.8)
+        axes.plot(*zip(*run.gradient_differences, strict=True), color=COLOURS["maml"], linewidth=0.8)
         axes.set(xlabel="epoch", ylabel="‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖")
         axes.set_ylim(0)
         figure.savefig(picture, metadata={"Date": None})
-    return True
 
 
 def draw_epochs(epochs: Epochs, picture: Path) -> None:

@@ -61,6 +61,8 @@ class Outcome:
     """The most other runs that shared the device while it was trained"""
     unturned: Evaluation | None = None
     """On classes as they are, where they are turned to judge it"""
+    gradient_differences: tuple[tuple[float, float], ...] = ()
+    """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖) of the transfer loss, as far as the run looked"""
 
 
 def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:

@@ -60,6 +60,7 @@ class Session:
             finding = claim.judge(self.evidence, presets)
         except MissingError:
             return
+        self.evidence.keep(finding.outcomes)
         if claim.computed:
             seconds = round(time.perf_counter() - began, 2)
             finding = replace(finding, about={"seconds": [seconds], **finding.about})

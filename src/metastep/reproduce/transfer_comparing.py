@@ -8,8 +8,6 @@ from metastep.reproduce.claims import Finding, Presets, holds
 from metastep.reproduce.comparing import found
 from metastep.reproduce.differences import over_seeds
 from metastep.reproduce.evidence import Evidence, MissingError
-from metastep.reproduce.transfer_runs import gradient_differences
-from metastep.runs import Run
 
 EARLY, SETTLED = 0.1, 0.5  # of training: the first tenth; the second half
 
@@ -71,8 +69,8 @@ def gradients_settle(evidence: Evidence, presets: Presets) -> Finding:
     """The change of the transfer gradient in a virtual step: falls in the first tenth of training, and stays small"""
     (preset,) = presets
     outcomes = evidence.outcomes(preset)
-    looks = gradient_differences(Run(evidence.folders(preset)[outcomes[0].seed]).metrics_path)
-    if not looks:
+    looks = next((each.gradient_differences for each in outcomes if each.gradient_differences), None)
+    if looks is None:
         raise MissingError(f"{preset} did not look at its gradients: run it with `metastep reproduce`.")
     last = max(epoch for epoch, _ in looks)
     first = looks[0][1]

@@ -107,10 +107,10 @@ def outcome(folder: Path, preset: str) -> Outcome:
         config.precision,
         read_made(folder),
         beside=trained.beside,
+        gradient_differences=gradient_differences(run.metrics_path),
     )
 
 
-def gradient_differences(metrics: Path) -> list[tuple[float, float]]:
-    """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖), as far as the run looked"""
+def gradient_differences(metrics: Path) -> tuple[tuple[float, float], ...]:
     rows = read_metrics(metrics)
-    return [(row["epoch"], row["gradient_difference"]) for row in rows if row["kind"] == "gradient_difference"]
+    return tuple((row["epoch"], row["gradient_difference"]) for row in rows if row["kind"] == "gradient_difference")

@@ -1,0 +1,36 @@
+"""What claims rest on, kept beside them: what each finished run found, one small file each.
+
+With these files claims are judged again, and seeds are added, where the runs themselves are no more.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from metastep.errors import MetastepError
+from metastep.reproduce.outcomes import Outcome
+from metastep.runs import from_plain, to_plain
+from metastep.runs.files import explained, read_file, replace_file
+
+FOLDER = "outcomes"  # in that of the claims
+
+
+def keep(folder: Path, name: str, outcome: Outcome) -> None:
+    with explained(folder, "made"):
+        folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(to_plain(outcome), ensure_ascii=False) + "\n"
+    replace_file(folder / f"{name}-seed{outcome.seed}.json", text.encode())
+
+
+def kept(folder: Path, name: str) -> dict[int, Outcome]:
+    """By seed"""
+    pattern = re.compile(rf"{re.escape(name)}-seed(\d+)\.json")
+    found = {int(match[1]): path for path in folder.glob("*.json") if (match := pattern.fullmatch(path.name))}
+    return {seed: _read(found[seed]) for seed in sorted(found)}
+
+
+def _read(path: Path) -> Outcome:
+    try:
+        return from_plain(Outcome, json.loads(read_file(path)))
+    except ValueError as error:
+        raise MetastepError(f"{str(path)!r}: is no outcome of a run ({error}). Restore it, or remove it.") from error

@@ -1,0 +1,100 @@
+"""What runs found is kept beside the claims, and is as good as the runs."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from metastep.errors import MetastepError
+from metastep.fewshot import presets as few_shot_presets
+from metastep.fewshot.config import TestConfig
+from metastep.reproduce import fewshot_runs, files, keeping, register
+from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.outcomes import Outcome
+from tests.reproduce.helpers import few_shot, tiny, transfer
+from tests.reproduce.test_session import ESTIMATE, MAML, _tiny_presets, call, claim
+from tests.test_docs import ROOT
+
+_ = _tiny_presets  # of that module, used here too
+HERE = Path("results/claims") / keeping.FOLDER
+
+
+@pytest.mark.parametrize(
+    "outcome", [few_shot(MAML, [40.0, 60.0]), transfer("stl10-sgd-scratch", 67.123456789, seed=2)], ids=["few", "many"]
+)
+def test_what_is_read_is_what_was_kept(tmp_path: Path, outcome: Outcome) -> None:
+    keeping.keep(tmp_path, outcome.preset, outcome)
+    assert keeping.kept(tmp_path, outcome.preset) == {outcome.seed: outcome}
+    assert keeping.kept(tmp_path, outcome.preset.rpartition("-")[0]) == {}, "another preset begins with its name"
+
+
+def test_claims_are_judged_without_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    call("--only", "T4.17,T4.29,X3")
+    before = [claim(id) for id in ("T4.17", "T4.29", "X3")]
+    shutil.rmtree("runs")
+    for path in Path("results/claims").glob("*.json"):
+        path.unlink()
+    monkeypatch.setattr("metastep.fewshot.train.train_in_turns", pytest.fail)
+    assert call("--only", "X3,T4.17,T4.29").exit_code == 0
+    assert [claim(id) for id in ("T4.17", "T4.29", "X3")] == before
+    assert not Path("runs").exists()
+
+
+def test_seeds_are_added_to_those_that_are_kept() -> None:
+    call("--only", "T4.29")
+    shutil.rmtree("runs")
+    assert call("--only", "T4.29", "--seeds", "2").exit_code == 0
+    assert claim("T4.29")["seeds"] == [0, 1]
+    assert [path.name for path in Path("runs/reproduce").iterdir()] == [f"{ESTIMATE}-seed1"]
+
+
+def test_fewer_iterations_are_kept_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(4))
+    call("--only", "T4.29", "--iterations", "2")
+    assert [path.name for path in HERE.iterdir()] == [f"{ESTIMATE}-2it-seed0.json"]
+    call("--only", "T4.29")
+    assert claim("T4.29")["iterations"] == 4
+
+
+def test_a_run_that_serves_two_presets_is_kept_when_both_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, five = "omniglot-5w1s-reptile", "omniglot-5w5s-reptile"
+    monkeypatch.setitem(few_shot_presets.PRESETS, one, tiny(test=TestConfig(shots=1, steps=3)))
+    monkeypatch.setitem(few_shot_presets.PRESETS, five, tiny(test=TestConfig(shots=2, steps=4)))
+    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(3))
+    assert fewshot_runs.trained_as(five) == one
+    call("--only", "T4.9", "--seeds", "1")
+    shutil.rmtree("runs")
+    evidence = Evidence(Path("runs"), Path(), kept=HERE)
+    assert not evidence.finished(one, 0)
+    call("--only", "T4.10", "--seeds", "1")
+    shutil.rmtree("runs")
+    assert evidence.finished(one, 0)
+    assert evidence.lacking(five) is None
+
+
+def test_a_damaged_file_is_named() -> None:
+    HERE.mkdir(parents=True)
+    (HERE / f"{MAML}-seed0.json").write_text('{"preset": 3}')
+    with pytest.raises(MetastepError, match=rf"{MAML}-seed0.json': is no outcome of a run"):
+        Evidence(Path(), Path(), kept=HERE).outcomes(MAML)
+
+
+def cells() -> Iterator[tuple[str, str]]:
+    """Claims of the repository that are the accuracy of one preset"""
+    for each in register.REGISTER.values():
+        if len(each.presets) == 1 and each.table in ("T2", "T3", "T4", "T5"):
+            yield each.id, each.presets[0]
+
+
+def test_claims_of_this_repository_say_what_is_kept() -> None:
+    folder, seen = ROOT / "results" / "claims", 0
+    for id, preset in cells():
+        content, rest = files.read(folder, id), keeping.kept(folder / keeping.FOLDER, preset)
+        if rest:
+            assert content is not None
+            assert content["seeds"] == list(rest), id
+            assert content["value"] == pytest.approx(fmean(each.accuracy for each in rest.values()), abs=0.006), id
+            seen += 1
+    assert seen > 0
