@@ -118,9 +118,11 @@ def test_rows_apart_and_a_learner_without_its_head(
         ("miniimagenet-5w5s-maml", [(None, 1, None), (10, None, None), (20, None, None)]),
     ],
 )
-def test_a_learner_is_asked_what_it_was_not_trained_for(preset: str, expected: list[object]) -> None:
+def test_a_learner_is_asked_what_it_was_not_trained_for(preset: str, expected: list[tuple[Any, ...]]) -> None:
     asked = [(one.ways, one.shots, one.rotations) for one in learner.otherwise(FEW_SHOT[preset])]
     assert asked == expected
+    fewer = learner.otherwise(FEW_SHOT[preset], most_ways=5)
+    assert [(one.ways, one.shots, one.rotations) for one in fewer] == [one for one in expected if (one[0] or 5) <= 5]
 
 
 def test_methods_are_compared_at_a_trained_learner(
