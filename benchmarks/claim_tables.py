@@ -5,14 +5,17 @@ from pathlib import Path
 
 from benchmarks import results, training
 from metastep.reproduce import keeping, page
-from metastep.reproduce.costs import Epochs, bench_files, epochs, more_steps
+from metastep.reproduce.costs import Epochs, bench_files, epochs, more_steps, time_by_steps
 from metastep.reproduce.evidence import Evidence
-from metastep.reproduce.figures import draw_costs, draw_epochs, draw_gradient_differences
+from metastep.reproduce.figures import ABLATIONS, draw_ablations, draw_costs, draw_epochs, draw_gradient_differences
 from metastep.reproduce.outcomes import Outcome
 from metastep.reproduce.register import REGISTER
+from metastep.transfer import presets
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"
-COSTS, EPOCHS, CHANGES = (f"figures/{name}.svg" for name in ("omniglot-costs", "epochs", "gradient-difference"))
+COSTS, EPOCHS, CHANGES, ABLATED = (
+    f"figures/{name}.svg" for name in ("omniglot-costs", "epochs", "gradient-difference", "ablations")
+)
 TRAINING = {"T4": "omniglot", "T5": "miniimagenet"}  # the table of what was trained on it
 
 
@@ -43,6 +46,10 @@ def figures(name: str) -> Iterator[str]:
         yield f"X2, X4: memory and time against inner steps, from {named}.\n\n![costs]({COSTS})\n"
     if found := timed():
         yield f"X14: time of an epoch, from `results/bench/{found.path.name}`.\n\n![epochs]({EPOCHS})\n"
+    if found_runs := ablated():
+        target, _ = found_runs
+        yield f"X10 to X13: ways to take virtual steps, {target} by Adam, from `results/claims`.\n"
+        yield f"![ablations]({ABLATED})\n"
     if run := looked():
         yield f"X15: how the transfer gradient changes in a virtual step of {run.preset}, from `results/claims`.\n"
         yield f"![gradient difference over training]({CHANGES})\n"
@@ -61,6 +68,15 @@ def timed() -> Epochs | None:
     return epochs(Evidence(results.FOLDER, results.FOLDER))
 
 
+def ablated() -> tuple[str, dict[str, tuple[Outcome, ...]]] | None:
+    """Where the paper has its ablations, else on the stand-in: what there is of them"""
+    for target in presets.ABLATED:
+        kept = {name: keeping.kept(CLAIMS / keeping.FOLDER, f"{target}-adam-{name}") for name in ABLATIONS}
+        if runs := {name: tuple(each.values()) for name, each in kept.items() if each}:
+            return target, runs
+    return None
+
+
 def looked() -> Outcome | None:
     """The first run for X15 that looked at its gradients"""
     claim = REGISTER["X15"]
@@ -75,6 +91,9 @@ def draw() -> None:
         draw_costs(path, DOCS / COSTS)
     if found := timed():
         draw_epochs(found, DOCS / EPOCHS)
+    if found_runs := ablated():
+        _, runs = found_runs
+        draw_ablations(runs, time_by_steps(Evidence(results.FOLDER, results.FOLDER)), DOCS / ABLATED)
     if run := looked():
         draw_gradient_differences(run, DOCS / CHANGES)
 

@@ -10,10 +10,11 @@ import pytest
 from benchmarks import claim_tables, results
 from benchmarks.tables import filled
 from metastep.reproduce import files, keeping, page
-from metastep.reproduce.figures import draw_costs, draw_gradient_differences
+from metastep.reproduce.costs import time_by_steps
+from metastep.reproduce.figures import draw_ablations, draw_costs, draw_gradient_differences
 from metastep.reproduce.register import REGISTER
 from tests.reproduce.helpers import transfer
-from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_rows
+from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_file, bench_rows, transfer_row
 
 CLAIMS = results.ROOT / "results" / "claims"
 
@@ -78,3 +79,26 @@ def test_how_gradients_change_is_drawn_where_a_run_looked(tmp_path: Path, monkey
     assert claim_tables.looked() == run
     draw_gradient_differences(run, tmp_path / "looks.svg")
     assert "<svg" in (tmp_path / "looks.svg").read_text()
+
+
+def test_ablations_are_drawn_with_their_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_tables, "CLAIMS", tmp_path)
+    assert claim_tables.ablated() is None
+    for name, seed in (("t1", 0), ("baseline", 0), ("baseline", 1), ("multistep", 0), ("3step-estimate", 0)):
+        run = transfer(f"stl10-adam-{name}", 77.0 + seed, seed)
+        keeping.keep(tmp_path / keeping.FOLDER, run.preset, run)
+    found = claim_tables.ablated()
+    assert found is not None
+    target, runs = found
+    assert (target, {name: len(each) for name, each in runs.items()}) == (
+        "stl10", {"t1": 1, "baseline": 2, "multistep": 1, "3step-estimate": 1},
+    )  # fmt: skip
+    draw_ablations(runs, None, tmp_path / "alone.svg")
+    rows = [transfer_row("transfer-stl10-adam", name, 10.0) for name in ("t1", "baseline", "t3", "multi_step")]
+    times = time_by_steps(bench_file(tmp_path, "gpu-transfer.json", rows))
+    assert times is not None
+    assert times.rows.keys() == {(1, 1), (2, 1), (3, 1), (2, 2)}
+    draw_ablations(runs, times, tmp_path / "timed.svg")
+    alone, timed = ((tmp_path / f"{name}.svg").read_text() for name in ("alone", "timed"))
+    assert "not measured yet" in alone
+    assert "transfer-stl10-adam on a card" in timed

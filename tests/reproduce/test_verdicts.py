@@ -19,7 +19,7 @@ from metastep.reproduce.transfer_comparing import gradients_settle
 from metastep.transfer.presets import TARGETS
 from tests.reproduce.helpers import few_shot, known, transfer
 
-STEPS_OF = {"t1": 1, "baseline": 2, "t3": 3}
+STEPS_OF = {"t1": 1, "t3": 3, "3-step estimate": 3}
 M1, M4 = "omniglot-5w1s-maml", "omniglot-5w1s-multistep4"
 
 
@@ -164,7 +164,7 @@ def test_x11_needs_accuracy_and_the_time_of_a_benchmark(
     assert judged("X11", known(*runs, bench=tmp_path), True).verdict == "not run"
     rows = [transfer_row("transfer-stl10", n, ms) for n, ms in zip(names, times, strict=True)]
     rows += [transfer_row("transfer-bird", "baseline", 1), transfer_row("transfer-stl10", "baseline", 1, variant)]
-    bench_file(tmp_path, "gpu-transfer.json", [row | {"steps": STEPS_OF[row["method"]]} for row in rows])
+    bench_file(tmp_path, "gpu-transfer.json", rows)
     found = judged("X11", known(*runs, bench=tmp_path), True)
     assert found.verdict == verdict
     assert f"30, 40, {times[2]} ms with T = 1, 2, 3 (transfer-stl10 on a card, results/bench/gpu-tr" in found.note
@@ -197,7 +197,10 @@ def bench_file(folder: Path, name: str, rows: list[dict[str, Any]], device: str 
 
 
 def transfer_row(setting: str, method: str, ms: float, note: str = "") -> dict[str, Any]:
-    return {"setting": setting, "implementation": "metastep", "method": method, "tasks": 64, "ms": ms, "note": note}
+    steps = STEPS_OF.get(method, 2)
+    window = steps if method in ("multi_step", "3-step estimate") else 1
+    return {"setting": setting, "implementation": "metastep", "method": method, "steps": steps, "window": window,
+            "tasks": 64, "ms": ms, "note": note}  # fmt: skip
 
 
 @pytest.mark.parametrize(("ms", "verdict"), [(65, "reproduced"), (71, "short"), (59, "better")])

@@ -82,6 +82,10 @@ def transfer_setting(target: str, optimizer: str = "sgd") -> str:
     return f"transfer-{target}" if optimizer == "sgd" else f"transfer-{target}-{optimizer}"
 
 
+def target_of(setting: str) -> str:
+    return setting.split("-")[1]
+
+
 TRANSFERS: dict[str, Transfer] = {
     transfer_setting(target, optimizer): Transfer(PRESETS[f"{target}-{optimizer}-baseline"], classes)
     for optimizer in OPTIMIZERS

@@ -20,7 +20,6 @@ OURS = "metastep"
 MARGIN = 0.05  # of a ratio
 BIRD = transfer_setting("bird")
 T = 2  # virtual steps
-EXACT = ("baseline", "t1", "t3")  # by one gradient for each virtual step
 VARIANTS = ("no mixed part", "source run again")
 STANDARD, STEPS = "omniglot-5w1s", 8
 NEEDED = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "imaml")
@@ -95,7 +94,7 @@ def pairs_in(path: Path) -> tuple[dict[str, tuple[Row, Row]], dict[str, Any]]:
 
 
 def as_trained(row: Row) -> bool:
-    return not is_variant(row) and row.get("steps", T) == T
+    return not is_variant(row) and row["steps"] == T
 
 
 def is_variant(row: Row) -> bool:
@@ -109,20 +108,29 @@ def pictures_of(row: Row) -> int:
 
 
 class BySteps(NamedTuple):
-    ms: tuple[float, ...]  # of an exact iteration with T = 1, 2, 3
-    where: str
+    setting: str
+    rows: dict[tuple[int, int], Row]  # by T and how many virtual steps share a gradient
+    path: Path
+    device: str
+
+    @property
+    def exact(self) -> tuple[float, ...]:
+        """Milliseconds of an iteration with T = 1, 2, 3, each step by a gradient of its own"""
+        return tuple(self.rows[steps, 1]["ms"] for steps in (1, 2, 3))
+
+    def __str__(self) -> str:
+        return f"{self.setting} on {self.device}, results/bench/{self.path.name}"
 
 
 def time_by_steps(evidence: Evidence) -> BySteps | None:
     """Of the first setting that was measured with each T in one file"""
     for path in transfer_files(evidence.bench):
         rows, content = read_rows(path)
-        exact = [row for row in rows if row["method"] in EXACT and not is_variant(row)]
-        for setting in dict.fromkeys(row["setting"] for row in exact):
-            at = {row.get("steps", T): row["ms"] for row in exact if row["setting"] == setting}
-            if at.keys() >= {1, 2, 3}:
-                where = f"{setting} on {content['device']}, results/bench/{path.name}"
-                return BySteps(tuple(at[steps] for steps in (1, 2, 3)), where)
+        transferred = [row for row in rows if row["method"] != "scratch" and not is_variant(row)]
+        for setting in dict.fromkeys(row["setting"] for row in transferred if row["setting"] in TRANSFERS):
+            at = {(row["steps"], row["window"]): row for row in transferred if row["setting"] == setting}
+            if at.keys() >= {(1, 1), (2, 1), (3, 1)}:
+                return BySteps(setting, at, path, content["device"])
     return None
 
 

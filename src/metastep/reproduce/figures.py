@@ -1,15 +1,17 @@
 """Figures in the form of the paper's, from the files that the claims are judged by."""
 
+import math
+import statistics
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metastep.bench.cases import PAPER_SETTINGS
+from metastep.bench.cases import PAPER_SETTINGS, target_of
 from metastep.bench.plot import COLOURS, STYLE
 from metastep.bench.results import Row
-from metastep.reproduce.costs import Epochs, label, with_more_steps
+from metastep.reproduce.costs import BySteps, Epochs, label, seconds_of_epoch, with_more_steps
 from metastep.reproduce.outcomes import Outcome
 from metastep.transfer.presets import TARGETS
 
@@ -24,6 +26,15 @@ TITLES = {
 }
 MOST_STEPS = 8
 SMALL, WIDTH = 32, 0.4  # pictures; bars
+ABLATIONS = {  # a preset's last word: what the paper calls it; T and how many virtual steps share a gradient
+    "t0": ("0-step", (0, 1)),
+    "t1": ("1-step", (1, 1)),
+    "1step-2lr": ("1-step 2·lr", (1, 1)),
+    "baseline": ("2-step", (2, 1)),
+    "multistep": ("2-step est.", (2, 2)),
+    "t3": ("3-step", (3, 1)),
+    "3step-estimate": ("3-step est.", (3, 3)),
+}
 
 
 def draw_costs(bench: Path, picture: Path) -> list[str]:
@@ -74,6 +85,31 @@ def draw_epochs(epochs: Epochs, picture: Path) -> None:
         grid[0].legend(["baseline", "Multi-step"], fontsize=6, frameon=False)
         figure.suptitle(f"Meta-transfer by Adam on {epochs.content['device']}")
         figure.savefig(picture, metadata={"Date": None})
+
+
+def draw_ablations(runs: dict[str, tuple[Outcome, ...]], times: BySteps | None, picture: Path) -> None:
+    """Accuracy of ways to take virtual steps, over seeds, and what an epoch of each takes, where that was measured"""
+    shown = {name: each for name, each in ABLATIONS.items() if name in runs}
+    with mpl.rc_context(STYLE):
+        figure = Figure((7, 2.8), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for place, (name, (_, steps)) in enumerate(shown.items()):
+            tests = [each.accuracy for each in runs[name]]
+            spread = statistics.stdev(tests) if len(tests) > 1 else None
+            colour = COLOURS["multi_step2" if steps[1] > 1 else "maml"]
+            left.bar(place, statistics.fmean(tests), 2 * WIDTH, yerr=spread, color=colour, capsize=3)
+            if times and steps in times.rows:
+                right.bar(place, seconds_of_epoch(times.rows[steps], target_of(times.setting)), 2 * WIDTH, color=colour)
+        left.set(ylabel="accuracy, %", ylim=_around([each.accuracy for name in shown for each in runs[name]]))
+        right.set(ylabel="s / epoch", title=f"{times.setting} on {times.device}" if times else "not measured yet")
+        for axes in (left, right):
+            axes.set_xticks(range(len(shown)), [title for title, _ in shown.values()], rotation=30, ha="right")
+        figure.savefig(picture, metadata={"Date": None})
+
+
+def _around(values: list[float]) -> tuple[float, float]:
+    """So that differences of points can be seen"""
+    return math.floor(min(values)) - 2, math.ceil(max(values)) + 1
 
 
 def _against_steps(axes: Axes, rows: list[Row], quantity: str) -> None:

@@ -35,8 +35,9 @@ def two_steps_are_best(evidence: Evidence, presets: Presets) -> Finding:
     times = costs.time_by_steps(evidence)
     if times is None:
         return costs.absent("exact iterations with T = 1, 2 and 3")
-    growth = (times.ms[2] - times.ms[1]) / (times.ms[1] - times.ms[0])
-    note = f"An iteration takes {', '.join(f'{ms:.4g}' for ms in times.ms)} ms with T = 1, 2, 3 ({times.where}); "
+    first, middle, last = times.exact
+    growth = (last - middle) / (middle - first)
+    note = f"An iteration takes {', '.join(f'{ms:.4g}' for ms in times.exact)} ms with T = 1, 2, 3 ({times}); "
     note += f"the third step adds {growth:.2f} times what the second does."
     return found(
         second.is_above_zero and third.mean < second.mean and 0.5 <= growth <= 2, second, [second, third], note=note
