@@ -135,7 +135,7 @@ def main(job: dict[str, Any]) -> None:
     try:
         with joined(False, timedelta(seconds=20)) as ranks:
             if folder.exists():
-                resume(folder, ranks=ranks)
+                resume(folder, ranks=ranks, iterations=job.get("iterations"))
             else:
                 train(config, folder, ranks=ranks)
     except MetastepError as error:

@@ -18,9 +18,13 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named
+from metastep.runs.presets import Out, PresetName, begun_with, default_folder, preset_named
 
 DEFAULT = "glyphs-5w1s-multistep4"
+
+ResumeOrLengthen = Annotated[
+    Path | None, typer.Option(help="Go on with the run in this folder; with --iterations, until it has made so many.")
+]
 
 
 def train(
@@ -28,7 +32,7 @@ def train(
     preset: PresetName = DEFAULT,
     out: Out = None,
     data: Data = None,
-    resume: Resume = None,
+    resume: ResumeOrLengthen = None,
     **options: Any,
 ) -> None:
     """Meta-train a few-shot learner. With torchrun, the tasks of an iteration are shared among its processes."""
@@ -46,11 +50,12 @@ def train(
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
-    net = given.pop("net", None)
+    net, iterations = (given.pop(name, None) for name in ("net", "iterations"))
     require_none(given)
-    config = Run.open(folder).config(TrainConfig)
-    with joined(uses_gpu(config.device)) as ranks:
-        _report(training.resume(folder, data, net, ranks), config, folder, ranks)
+    run = Run.open(folder)
+    with joined(uses_gpu(run.config(TrainConfig).device)) as ranks:
+        trained = training.resume(folder, data, net, ranks, iterations)
+        _report(trained, run.config(TrainConfig), folder, ranks)
 
 
 def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:

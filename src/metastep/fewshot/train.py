@@ -22,6 +22,7 @@ from metastep.fewshot.building import trusted
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.longer import lengthen, lengthened
 from metastep.fewshot.parts import Parts, prepare
 from metastep.fewshot.record import recording
 from metastep.fewshot.sampling import fitted, read_images
@@ -58,9 +59,18 @@ def train(
     return alone(train_in_turns(config, folder, data, ranks, reading))
 
 
-def resume(folder: Path, data: Path | None = None, net: str | None = None, ranks: Ranks = ALONE) -> Trained:
-    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise."""
-    return alone(resume_in_turns(folder, data, net, ranks))
+def resume(
+    folder: Path,
+    data: Path | None = None,
+    net: str | None = None,
+    ranks: Ranks = ALONE,
+    iterations: int | None = None,
+) -> Trained:
+    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise.
+
+    iterations: how many the run is to have made at its end, if not as many as it was started with.
+    """
+    return alone(resume_in_turns(folder, data, net, ranks, iterations))
 
 
 def train_in_turns(
@@ -80,12 +90,24 @@ def train_in_turns(
 
 
 def resume_in_turns(
-    folder: Path, data: Path | None = None, net: str | None = None, ranks: Ranks = ALONE
+    folder: Path,
+    data: Path | None = None,
+    net: str | None = None,
+    ranks: Ranks = ALONE,
+    iterations: int | None = None,
 ) -> Turns[Trained]:
     """`resume`, with pauses for others"""
-    run, config = ranks.from_first(lambda: (Run.open(folder), Run.open(folder).config(TrainConfig)))
+    run, config = ranks.from_first(lambda: opened(folder, iterations))
     config = trusted(config, net)
-    return (yield from _train(run, config, prepare(config, *read_images(config, data), ranks), ranks))
+    parts = prepare(config, *read_images(config, data), ranks)
+    if iterations is not None:  # not before: a run that cannot go on is left as it was
+        ranks.from_first(lambda: lengthen(run, iterations))
+    return (yield from _train(run, config, parts, ranks))
+
+
+def opened(folder: Path, iterations: int | None) -> tuple[Run, TrainConfig]:
+    run = Run.open(folder)
+    return run, run.config(TrainConfig) if iterations is None else lengthened(run, iterations)
 
 
 def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[Trained]:

@@ -15,6 +15,7 @@ from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import Trained
@@ -74,8 +75,7 @@ def resume(folder: Path, data: Path | None) -> Turns[Trained]:
 
 def position(folder: Path) -> Position:
     run, config = Run.open(folder), read(folder)
-    done = int(run.load()["trained"]["iterations"]) if run.last.is_file() else 0
-    return Position(done, config.outer.iterations, "iteration")
+    return Position(iterations_made(run), config.outer.iterations, "iteration")
 
 
 def judged(folder: Path) -> bool:

@@ -34,7 +34,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         with run.lock():
             run._require_vacant()  # again: another process may have been faster
-            write_config(run.config_path, config)
+            run.configure(config)
         return run
 
     @classmethod
@@ -84,6 +84,9 @@ class Run:
 
     def config(self, kind: type[Config]) -> Config:
         return read_config(self.config_path, kind)
+
+    def configure(self, config: Any) -> None:
+        write_config(self.config_path, config)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
