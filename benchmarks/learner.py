@@ -50,7 +50,7 @@ def command(options: argparse.Namespace) -> str:
 
 
 def judged(learner: Learner, request: Request, data: Path) -> dict[str, Any]:
-    found = asdict(evaluate(learner, request, data, "best"))
+    found = asdict(evaluate(learner, request, data))
     return {key: value for key, value in found.items() if key != "accuracies"}
 
 

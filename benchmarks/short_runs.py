@@ -42,7 +42,7 @@ def run(method: str, dataset: str, iterations: int, data: Path | None) -> dict[s
         with unless_stopped():
             trained = train(config, Path(folder) / "run", data)
         learner = Learner.load(Path(folder) / "run", "last")
-    found = evaluate(learner, Request(episodes=EPISODES), data, "last")
+    found = evaluate(learner, Request(episodes=EPISODES), data)
     return {
         "setting": setting_of(dataset), "implementation": "metastep", "method": method, "steps": config.inner.steps,
         "window": config.method.window or 1, "tasks": config.outer.tasks, "chunk": config.chunk_size,

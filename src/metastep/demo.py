@@ -59,7 +59,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
 def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:
     learner = open_learner(folder, checkpoint, None, "auto")
     with progress_bar(f"{episodes} episodes of test scripts") as progress:
-        result = evaluate(learner, Request(episodes=episodes), None, checkpoint, progress)
+        result = evaluate(learner, Request(episodes=episodes), None, progress)
     scores.save(folder, result)
     return result
 

@@ -132,7 +132,7 @@ def test_every_method_is_evaluated_and_probed(method: MethodName) -> None:
 
 
 def test_the_file_is_read_back_and_replaced(tmp_path: Path) -> None:
-    result = evaluate(fresh(), FEW, checkpoint="best")
+    result = evaluate(fresh(), FEW)
     path = save(tmp_path, result)
     assert read_evaluations(tmp_path) == [result]
     assert save(tmp_path, replace(result, accuracy=1.0)) == path

@@ -54,6 +54,24 @@ def test_evaluate_other_settings_and_the_untrained_net() -> None:
     assert content["weights"] != json.loads(run("evaluate", "mine", "--episodes", 3, "--json").stdout)["weights"]
 
 
+@pytest.mark.parametrize(
+    ("validated", "asked", "taken", "told"),
+    [
+        (True, "best", "best", "; best checkpoint"),
+        (True, "last", "last", "; last checkpoint"),
+        (False, "best", "last", "; last checkpoint"),
+        (False, "untrained", "untrained", "; untrained"),
+    ],
+)
+def test_the_checkpoint_that_was_really_taken_is_told(validated: bool, asked: str, taken: str, told: str) -> None:
+    write_run(Path("mine"), best=validated)
+    result = run("evaluate", "mine", "--episodes", 3, "--checkpoint", asked)
+    assert result.stdout.splitlines()[0].endswith(f"3 episodes of stripes, test{told}")
+    (saved,) = Path("mine/evaluations").iterdir()
+    assert f"steps-{taken}-" in saved.name
+    assert json.loads(saved.read_text())["checkpoint"] == taken
+
+
 @pytest.mark.parametrize("checkpoint", ["best", "untrained"])
 def test_a_learner_is_opened_for_use(checkpoint: use_commands.Checkpoint) -> None:
     write_run(Path("mine"))
@@ -67,6 +85,8 @@ def test_a_learner_by_its_file_and_by_its_name(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     by_name = run("evaluate", "ours", "--episodes", 3, "--json")
     assert json.loads(by_file.stdout)["accuracies"] == json.loads(by_name.stdout)["accuracies"]
+    assert json.loads(by_file.stdout)["checkpoint"] == ""
+    assert "checkpoint" not in run("evaluate", "ours", "--episodes", 3).stdout
     check_refused(run("evaluate", "other"), "'other'", "comes with metastep: ours")
     assert [path.name for path in tmp_path.iterdir()] == ["ours.safetensors"]
 

@@ -24,15 +24,16 @@ def fresh(config: TrainConfig = TINY) -> Learner:
     return learner
 
 
-def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None = None) -> Path:
-    """What training leaves: configuration, metrics, checkpoints."""
+def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None = None, best: bool = True) -> Path:
+    """What training leaves: configuration, metrics, checkpoints; without validation, none is known as the best."""
     run = Run.create(folder, config)
     with Metrics(run.metrics_path) as metrics:
         for step in range(1, 9):
             metrics.write(step, {"kind": "train", "loss": 1 / step, "accuracy": step / 10, "seconds": step * 0.5})
         row = {"validation_loss": 0.5, "validation_accuracy": 0.75, "validation_interval": 0.05}
-        metrics.write(8, {"kind": "validation", **row, "seconds": 4.0})
-    run.save((learner or fresh(config)).tree(), best=True)
+        if best:
+            metrics.write(8, {"kind": "validation", **row, "seconds": 4.0})
+    run.save((learner or fresh(config)).tree(), best)
     return folder
 
 

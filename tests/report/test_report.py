@@ -1,5 +1,6 @@
 """The page: whole, alone, and with every name that comes from a file escaped."""
 
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,12 +13,13 @@ from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.scores import save
+from metastep.fewshot.scores import read_evaluations, save
 from metastep.report import probes, write_report
-from metastep.report.collect import named
+from metastep.report.collect import collect, named
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
 from metastep.runs import Run, RunError
+from metastep.runs.run import Which
 from tests.fewshot.helpers import TINY, stripes
 from tests.fewshot.use_helpers import fresh, write_run
 
@@ -73,10 +75,21 @@ def page_of(tmp_path: Path, *folders: Path, **options: int) -> Page:
     return Page(tmp_path / "report.html")
 
 
-def evaluated(folder: Path, config: TrainConfig = TINY) -> Path:
-    write_run(folder, config)
-    save(folder, evaluate(Learner.load(folder), Request(episodes=5), checkpoint="best"))
+def evaluated(folder: Path, config: TrainConfig = TINY, best: bool = True) -> Path:
+    write_run(folder, config, best=best)
+    return evaluated_again(folder)
+
+
+def evaluated_again(folder: Path, which: Which = "best") -> Path:
+    save(folder, evaluate(Learner.load(folder, which), Request(episodes=5)))
     return folder
+
+
+def trained_on(folder: Path, best: bool) -> None:
+    learner = fresh()
+    with torch.no_grad():
+        learner.net.head.bias.add_(1)  # type: ignore[union-attr]
+    Run(folder).save(learner.tree(), best)
 
 
 def check_self_contained(page: Page) -> None:
@@ -141,14 +154,36 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     assert page_of(tmp_path, folder).source == page_of(tmp_path, folder).source
 
 
-def test_an_evaluation_of_earlier_weights_is_marked(tmp_path: Path) -> None:
-    folder = evaluated(tmp_path / "mine")
-    assert "(earlier)" not in page_of(tmp_path, folder).text
-    learner = fresh()
-    with torch.no_grad():
-        learner.net.head.bias.add_(1)  # type: ignore[union-attr]
-    Run(folder).save(learner.tree(), best=True)
-    assert "(earlier)" in page_of(tmp_path, folder).text
+@pytest.mark.parametrize("best", [True, False])
+def test_an_evaluation_of_earlier_weights_is_marked(best: bool, tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "mine", best=best)
+    assert weights_told(tmp_path, folder) == ["best" if best else "last"]
+    trained_on(folder, best)
+    assert weights_told(tmp_path, folder) == ["best (earlier)" if best else "last (earlier)"]
+    assert weights_told(tmp_path, evaluated_again(folder)) == ["best" if best else "last"]
+
+
+def test_the_last_checkpoint_can_move_on_from_the_best(tmp_path: Path) -> None:
+    folder = evaluated_again(evaluated(tmp_path / "mine"), "last")
+    assert weights_told(tmp_path, folder) == ["best", "last"]
+    trained_on(folder, best=False)
+    assert weights_told(tmp_path, folder) == ["best", "last (earlier)"]
+
+
+def test_what_a_run_has_now_speaks_for_it(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "mine", best=False)
+    (mislabelled,) = (replace(each, checkpoint="best", accuracy=1.0) for each in read_evaluations(folder))
+    save(folder, mislabelled)  # of a checkpoint that is not there
+    assert weights_told(tmp_path, folder) == ["best (earlier)", "last"]
+    collected = collect(folder, "mine", "red", 0, None, None)
+    assert collected.headline is not None
+    assert collected.headline.checkpoint == "last"
+
+
+def weights_told(tmp_path: Path, folder: Path) -> list[str]:
+    """What the rows of the page say that was evaluated"""
+    cells = re.findall(r"<td>(.*?)</td><td>stripes, test", page_of(tmp_path, folder).source)
+    return [re.sub("<.*?>", "", cell) for cell in cells]
 
 
 def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,8 @@ def test_a_complete_pass() -> None:
     assert found["verdict"] == "short"
     assert found["data"] == "glyphs, training classes"
     assert found["note"] == "Trained in float32. The checkpoint is the last."
+    (tested,) = read_evaluations(Path(f"runs/reproduce/{ESTIMATE}-seed0"))
+    assert tested.checkpoint == "last"
     assert found["command"] == "metastep reproduce --only T4.29 --seeds 1 --precision float32 --data DATA"
     assert "done" in row("T4.29")
     difference = claim("T4.17")["value"] - found["value"]
@@ -151,7 +153,7 @@ def test_the_end_of_the_budget_keeps_the_run_and_the_next_call_goes_on(monkeypat
 def test_a_test_that_was_stopped_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = fewshot_runs.evaluating.evaluate
 
-    def stopping(learner: Any, request: Any, data: Any, checkpoint: Any, progress: Any) -> Any:
+    def stopping(learner: Any, request: Any, data: Any, progress: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
         progress(4, 8)
         pytest.fail("it went on")

@@ -159,6 +159,15 @@ def test_every_variant_reaches_the_iteration(name: str, optimizer: Any, source: 
         assert not torch.equal(parts.initial.target.params["target"]["head.weight"], weights["head.weight"])
 
 
+@pytest.mark.parametrize(("stopped_at", "taken"), [(1, "last"), (4, "best")])  # in the first epoch, and in the second
+def test_before_it_was_validated_the_last_checkpoint_is_judged_and_told(
+    stopped_at: int, taken: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(monkeypatch, stopped_at)
+    train(with_source(source), tmp_path / "run")
+    assert evaluate(tmp_path / "run", target_net=PUPIL).checkpoint == taken
+
+
 def test_judging_equals_a_plain_loop(source: Path, tmp_path: Path) -> None:
     config = with_source(source, epochs=2)
     trained = train(config, tmp_path / "run")

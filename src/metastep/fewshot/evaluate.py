@@ -51,10 +51,9 @@ def evaluate(
     learner: Learner,
     request: Request = Request(),  # noqa: B008 - frozen
     data: Path | None = None,
-    checkpoint: str = "",
     progress: Progress = silent,
 ) -> Evaluation:
-    """`data`: the directory that data sets are in; `checkpoint`: which one the learner is, for the record."""
+    """`data`: the directory that data sets are in"""
     weights = digest(learner)
     learner = with_steps(learner.changed(ways=request.ways), request.steps, request.exact_steps)
     episodes = requested_episodes(learner.config, request)
@@ -77,7 +76,7 @@ def evaluate(
         windows=learner.loop.lengths,
         episodes=request.episodes,
         seed=request.seed,
-        checkpoint=checkpoint,
+        checkpoint=learner.checkpoint,
         weights=weights,
         accuracy=scores[-1].mean,
         interval=scores[-1].interval,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from metastep.fewshot.shipped import find_learner
 from metastep.modules import apply, parameters_of
 from metastep.problems import params_of
 from metastep.runs import CheckpointError, Run, checkpoints, from_plain, to_plain
+from metastep.runs.run import Which
 from metastep.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.windows import InnerLoop, Task, task_gradient
 
@@ -41,6 +42,8 @@ class Learner:
     meta: Tree
     """The meta-parameters: θ by name, or {"params": θ, "rates": …} where inner rates are learned, and
     {"params": θ, "memory": …} where the inner optimizer's memory goes on from task to task."""
+    checkpoint: str = ""
+    """Of a run, the one that was really loaded: best or last"""
 
     @classmethod
     def fresh(cls, config: TrainConfig) -> Self:
@@ -49,15 +52,15 @@ class Learner:
         return cls(config, net, initial_meta(config, net))
 
     @classmethod
-    def load(cls, path: str | Path, which: Literal["best", "last"] = "best", net: str | None = None) -> Self:
+    def load(cls, path: str | Path, which: Which = "best", net: str | None = None) -> Self:
         """From the folder of a run, a file that `save` wrote, or the name of a learner that comes with metastep.
 
         which: of a run, its best checkpoint (the last one, where there was no validation) or its last.
         net: where a net of the user's own was trained, its path again: it is not imported otherwise.
         """
         path = find_learner(str(path))
-        config, tree = _read_run(path, which) if path.is_dir() else _read_file(path)
-        learner = cls.fresh(trusted(config, net))
+        config, tree, taken = _read_run(path, which) if path.is_dir() else _read_file(path)
+        learner = replace(cls.fresh(trusted(config, net)), checkpoint=taken)
         learner.restore(tree, path)
         learner.net.eval()  # no dropout in use; BatchNorm keeps to the batch at hand, as it has no other statistics
         return learner
@@ -194,17 +197,18 @@ class Learner:
             )
 
 
-def _read_run(folder: Path, which: Literal["best", "last"]) -> tuple[TrainConfig, dict[str, Any]]:
+def _read_run(folder: Path, which: Which) -> tuple[TrainConfig, dict[str, Any], str]:
     run = Run.open(folder)
     if not run.last.is_file():
         raise CheckpointError(f"{str(folder)!r}: has no checkpoint yet. Wait for the first, or train on with --resume.")
-    return run.config(TrainConfig), run.load(which if run.best.is_file() else "last")
+    taken = run.taken(which)
+    return run.config(TrainConfig), run.load(taken), taken
 
 
-def _read_file(path: Path) -> tuple[TrainConfig, dict[str, Any]]:
+def _read_file(path: Path) -> tuple[TrainConfig, dict[str, Any], str]:
     tree = checkpoints.load(path, KIND)
     try:
-        return from_plain(TrainConfig, tree.get("config")), tree
+        return from_plain(TrainConfig, tree.get("config")), tree, ""
     except MetastepError as error:
         raise CheckpointError(f"{str(path)!r}: {error}") from error
 

@@ -1,6 +1,7 @@
 """`metastep evaluate`, `classify` and `report`: what a learner is worth, and what it is for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +34,8 @@ LearnerName = Annotated[
     typer.Argument(metavar="RUN", help="The folder of a run, a learner's file, or a learner that comes with metastep."),
 ]
 CheckpointChoice = Annotated[
-    Checkpoint, typer.Option(help="Of a run: its best in validation, its last, or its net before any training.")
+    Checkpoint,
+    typer.Option(help="Of a run: its best in validation (else the last), its last, or its net before any training."),
 ]
 Net = Annotated[str | None, typer.Option(help="A net of your own, named again: it is not imported otherwise.")]
 DeviceChoice = Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")]
@@ -72,7 +74,7 @@ def evaluate(
         path = find_learner(run)
         learner = open_learner(path, checkpoint, net, device)
         with progress_bar("evaluating") as progress:
-            result = evaluating.evaluate(learner, request, data, checkpoint, progress)
+            result = evaluating.evaluate(learner, request, data, progress)
         typer.echo(scores.to_json(result)) if as_json else print_evaluation(result)
         if path.is_dir():  # last: a folder that cannot be written takes nothing away from what was found
             saved = scores.save(path, result)
@@ -134,7 +136,7 @@ def report(
 def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: Device) -> Learner:
     learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
     if checkpoint == "untrained":
-        learner = Learner.fresh(learner.config)
+        learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
         learner.net.eval()  # as a learner that is loaded
     return learner.to(usable(device))
 
@@ -157,14 +159,17 @@ def print_evaluation(result: Evaluation) -> None:
     console = Console()
     headline = Text(f"{result.accuracy:.2f} ± {result.interval:.2f} %", "bold green")
     setting = f"{result.ways}-way {result.shots}-shot, {result.queries} queries of each class"
-    headline.append(
-        f"  {setting}; {result.episodes} episodes of {printable(result.dataset)}, {result.split}", "default"
-    )
+    judged_by = f"{result.episodes} episodes of {printable(result.dataset)}, {result.split}"
+    headline.append("  " + "; ".join(filter(None, (setting, judged_by, weights_of(result)))), "default")
     console.print(headline, soft_wrap=True)
     if result.not_finite:
         lost = f"{result.not_finite} episodes left the finite numbers: what they did not predict counts as wrong."
         console.print(Text(lost, "yellow"), soft_wrap=True)
     console.print(step_table(result))
+
+
+def weights_of(result: Evaluation) -> str:
+    return f"{result.checkpoint} checkpoint" if result.checkpoint in ("best", "last") else result.checkpoint
 
 
 def step_table(result: Evaluation) -> Table:

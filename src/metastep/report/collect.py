@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.fewshot.config import METHOD_OPTIONS, TrainConfig
+from metastep.fewshot.evaluate import digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.scores import Evaluation, read_evaluations
 from metastep.report.probes import Probed, probe
@@ -45,6 +46,8 @@ class RunReport:
     config: TrainConfig
     rows: list[dict[str, Any]]
     evaluations: list[Evaluation]
+    weights: dict[str, str]
+    """Of each checkpoint that there is now, a digest as evaluations have it"""
     probed: Probed | None
     note: str
     """Why nothing could be asked of the learner"""
@@ -75,9 +78,15 @@ class RunReport:
         def far(e: Evaluation) -> tuple[bool, ...]:
             ours = self.config.test_episodes
             setting = (e.ways, e.shots) != (ours.ways, ours.shots)
-            return e.checkpoint == "untrained", e.split != "test", setting, e.dataset != self.config.data.name
+            other = setting, e.dataset != self.config.data.name, self.is_earlier(e)
+            return e.checkpoint == "untrained", e.split != "test", *other
 
         return min(self.evaluations, key=far, default=None)
+
+    def is_earlier(self, evaluation: Evaluation) -> bool:
+        """Whether its checkpoint has changed since"""
+        trained = evaluation.checkpoint in ("best", "last")
+        return trained and bool(self.weights) and self.weights.get(evaluation.checkpoint) != evaluation.weights
 
     @property
     def method(self) -> str:
@@ -101,11 +110,20 @@ def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None
     config = run.config(TrainConfig)
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
     evaluations = read_evaluations(folder)
+    weights, probed, note = {}, None, ""
     try:
-        probed, note = probe(Learner.load(folder, net=net), episodes, data), ""
+        learners = checkpoints_of(folder, net)
+        weights = {learner.checkpoint: digest(learner) for learner in learners}
+        probed = probe(learners[0], episodes, data)
     except MetastepError as error:  # no checkpoint yet, a net that is not to be imported, data that is not here
-        probed, note = None, printable(str(error))
-    return RunReport(name, colour, config, rows, evaluations, probed, note)
+        note = printable(str(error))
+    return RunReport(name, colour, config, rows, evaluations, weights, probed, note)
+
+
+def checkpoints_of(folder: Path, net: str | None) -> list[Learner]:
+    """The best one first, where there is one"""
+    best = Learner.load(folder, "best", net)
+    return [best] if best.checkpoint == "last" else [best, Learner.load(folder, "last", net)]
 
 
 def named(folders: Sequence[Path]) -> list[tuple[Path, str, str]]:

@@ -91,13 +91,12 @@ def template(name: str) -> Template:
 
 
 def rows_of(run: RunReport, first: RunReport) -> list[Row]:
-    now = run.probed and run.probed.weights
     return [
         Row(
             run,
             e,
             paired(e, first) if e != first.headline else None,
-            bool(now) and e.checkpoint == "best" and e.weights != now,
+            run.is_earlier(e),
         )
         for e in sorted(run.evaluations, key=lambda e: (e.split, e.ways, e.shots, e.checkpoint, e.steps))
     ]

@@ -12,7 +12,7 @@ from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
 from metastep.diagnostics import gradient_difference
 from metastep.fewshot.building import build
-from metastep.fewshot.evaluate import EVALUATION_SEED, digest
+from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.problems import accuracy, params_of
@@ -54,8 +54,6 @@ class Probed:
     differences: Tensor
     """(tasks, steps), see `metastep.gradient_difference`"""
     episodes: list[ShownEpisode]
-    weights: str
-    """A digest, as evaluations have it"""
 
 
 def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
@@ -67,7 +65,6 @@ def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
         parameters=sum(leaf.numel() for leaf in tree_leaves(params_of(learner.meta))),
         differences=differences,
         episodes=show_episodes(learner, images, episodes) if episodes else [],
-        weights=digest(learner),
     )
 
 

@@ -119,7 +119,7 @@ def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"]
     learner = Learner.load(folder, CHECKPOINT).to(usable(device))
     for tested, rotations in _ways_to_test(learner):
         request = Request(rotations=rotations, episodes=EPISODES)
-        scores.save(folder, evaluating.evaluate(tested, request, data, CHECKPOINT, progress))
+        scores.save(folder, evaluating.evaluate(tested, request, data, progress))
 
 
 def outcome(folder: Path, preset: str) -> Outcome:
@@ -137,7 +137,7 @@ def outcome(folder: Path, preset: str) -> Outcome:
         trained.seconds,
         config.precision,
         read_made(folder),
-        "the best in validation" if config.validation.every else "the last",
+        {"best": "the best in validation", "last": "the last"}[learner.checkpoint],
         evaluation,
         trained.beside,
         others[0] if others else None,

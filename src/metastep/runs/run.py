@@ -17,6 +17,7 @@ from metastep.runs.metrics import Metrics
 STATE = "training state"
 
 Config = TypeVar("Config")
+Which = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,11 @@ class Run:
             checkpoints.save(self.best, tree, STATE)
         checkpoints.save(self.last, tree, STATE)
 
-    def load(self, which: Literal["last", "best"] = "last") -> dict[str, Any]:
+    def taken(self, wanted: Which) -> Which:
+        """Which checkpoint there is: where there was no validation yet, the last stands for the best"""
+        return wanted if self.best.is_file() else "last"
+
+    def load(self, which: Which = "last") -> dict[str, Any]:
         return checkpoints.load(self.last if which == "last" else self.best, STATE)
 
 

@@ -15,6 +15,7 @@ from metastep.data.labelled import load_labelled
 from metastep.data.progress import Progress, silent
 from metastep.runs import CheckpointError, Run, to_plain
 from metastep.runs.device import Device
+from metastep.runs.run import Which
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.features import evaluating, tap
@@ -75,7 +76,7 @@ def judge(net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: 
 def evaluate(
     folder: Path,
     split: Literal["test", "val", "train"] = "test",
-    checkpoint: Literal["best", "last"] = "best",
+    checkpoint: Which = "best",
     data: Path | None = None,
     target_net: str | None = None,
     progress: Progress = silent,
@@ -87,7 +88,8 @@ def evaluate(
     place, dtype = choose_device(config)
     splits = load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
     batches = Batches(getattr(splits, split).to(place), BATCH, config.data.augment, training=False)
-    saved = run.load(checkpoint if checkpoint == "last" or run.best.is_file() else "last")
+    taken = run.taken(checkpoint)
+    saved = run.load(taken)
     try:
         state, epoch = saved["state"], saved["trained"]["epoch"]
         params, buffers = state["target"]["params"]["target"], state["buffers"]
@@ -101,7 +103,7 @@ def evaluate(
     return Evaluation(
         config.data.name,
         split,
-        checkpoint,
+        taken,
         epoch=epoch,
         accuracy=100 * float(judged.accuracy),
         pictures=int(judged.pictures.sum()),
