@@ -39,11 +39,21 @@ def test_evaluate_prints_and_saves() -> None:
     assert "3-way 1-shot, 2 queries of each class; 5 episodes of stripes, test" in result.stdout
     (saved,) = Path("mine/evaluations").iterdir()
     assert f"saved as {saved}" in result.stdout
+    assert "0 to 100 %, ┊ chance 33.3 %" in result.stdout
     printed = run("evaluate", "mine", "--episodes", 5, "--json")
     content, kept = json.loads(printed.stdout), json.loads(saved.read_text())
     assert content == kept
     assert f"{content['accuracy']:.2f} ± {content['interval']:.2f} %" in result.stdout
     assert content["checkpoint"] == "best"
+
+
+def test_where_there_is_no_room_numbers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(Path("mine"))
+    monkeypatch.setenv("COLUMNS", "42")
+    printed = run("evaluate", "mine", "--episodes", 5).stdout
+    scores = json.loads(run("evaluate", "mine", "--episodes", 5, "--json").stdout)["by_step"]
+    assert all(f"{score['accuracy']:.2f} % │" in printed for score in scores)
+    assert all(f"± {score['interval']:.2f} │" in printed for score in scores)
 
 
 def test_evaluate_other_settings_and_the_untrained_net() -> None:

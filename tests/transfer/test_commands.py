@@ -48,6 +48,7 @@ def test_run_evaluate_resume_and_report() -> None:
     assert judged.exit_code == 0, judged.output
     assert "18 test pictures of stripes" in judged.output
     assert "stripe 2" in judged.output
+    assert "0 to 100 %, ┊ chance 33.3 %" in judged.output
     printed = json.loads(cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets, "--json"]).stdout)
     assert [each["pictures"] for each in printed["classes"]] == [6, 6, 6]
     again = cli.invoke(app, ["transfer", "run", "--resume", "runs/tiny", *nets, "--source-net", TEACHER])

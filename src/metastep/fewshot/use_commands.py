@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from metastep.bars import Bar, add_bars
 from metastep.commands import Data, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
@@ -175,11 +176,11 @@ def weights_of(result: Evaluation) -> str:
 def step_table(result: Evaluation) -> Table:
     table = Table(header_style="bold", border_style="dim")
     for heading in ("steps", "accuracy", "95 %"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+        table.add_column(heading, justify="right", no_wrap=True)
+    add_bars(table, result.ways)
     for score in result.by_step:
-        bar = Text("█" * round(score.accuracy * 0.3), "green")
-        table.add_row(str(score.step), f"{score.accuracy:.2f} %", f"± {score.interval:.2f}", bar)
+        numbers = str(score.step), f"{score.accuracy:.2f} %", f"± {score.interval:.2f}"
+        table.add_row(*numbers, Bar(score.accuracy, result.ways))
     return table
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from metastep.bars import Bar, add_bars
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
@@ -113,11 +114,12 @@ def _print_evaluation(result: evaluating.Evaluation) -> None:
     table = Table(header_style="bold", border_style="dim")
     table.add_column("class", overflow="fold")
     for heading in ("pictures", "accuracy"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+        table.add_column(heading, justify="right", no_wrap=True)
+    number = len(result.classes)
+    add_bars(table, number)
     for each in result.classes:
-        bar = Text("█" * round(each.accuracy * 0.3), "green")
-        table.add_row(Text(printable(each.name)), str(each.pictures), f"{each.accuracy:.2f} %", bar)
+        name, accuracy = Text(printable(each.name)), f"{each.accuracy:.2f} %"
+        table.add_row(name, str(each.pictures), accuracy, Bar(each.accuracy, number))
     console.print(table)
 
 
