@@ -6,21 +6,25 @@ what the published implementation pays. Pictures are synthetic; nets, batches an
 
 On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as by `--compile`,
 each method has a row of its own, whose note tells how long that took, and with --no-compile it has none.
+
+Written after every row: stopped, the same command goes on with the next.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks import results
 from metastep.bench.cases import TRANSFERS, Transfer
 from metastep.bench.transfer import RATE, nets, pictures
+from metastep.commands import unless_stopped
 from metastep.compiling import Compiled, Step
 from metastep.curvature import exact
 from metastep.data.batches import Batches
@@ -40,6 +44,7 @@ METHODS = {
 WARM = 1  # recording is done in the first call
 STANDARD, BIRD = "transfer-stl10", "transfer-bird"
 PAIR = ("baseline", "multi_step")
+OURS, COMPILED = "metastep", "metastep, compiled"
 VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
 
 
@@ -76,50 +81,57 @@ def measured(
     return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
 
 
-def units(step: Step, cuda: bool, compile: bool) -> Iterator[tuple[str, Unit]]:
-    """Ways to run a step, by what they are called in the results"""
+Ways = Mapping[str, Callable[[Step], Unit]]
+
+
+def ways_to_run(cuda: bool, compile: bool) -> Ways:
+    """By what they are called in the results"""
     if not cuda:
-        yield "metastep", Unit(step)
-        return
-    yield "metastep", CapturedUnit(step, recorded_by_cuda())
-    yield "metastep, not captured", Unit(step)
-    if compile:
-        yield "metastep, compiled", CapturedUnit(Compiled(step), recorded_by_cuda())
+        return {OURS: Unit}
+    ways: dict[str, Callable[[Step], Unit]] = {OURS: captured, "metastep, not captured": Unit}
+    return ways | ({COMPILED: lambda step: captured(Compiled(step))} if compile else {})
 
 
-def rows(
-    setting: str, sizes: Transfer, device: torch.device, repeats: int, precision: str, compile: bool,
-    variants: Mapping[str, Collection[str]],
-) -> Iterator[Any]:  # fmt: skip
-    cuda, data = device.type == "cuda", pictures(sizes, device).train
-    x, y = Batches(data, sizes.config.data.batch, sizes.config.data.augment).batch(0, 0)
+def captured(step: Step) -> Unit:
+    return CapturedUnit(step, recorded_by_cuda())
+
+
+class Job(NamedTuple):
+    """What a row is of"""
+
+    setting: str
+    variant: str
+    method: str
+    implementation: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Job":
+        variant = "" if row["implementation"] == COMPILED else row["note"]
+        return cls(row["setting"], variant, row["method"], row["implementation"])
+
+
+def planned(settings: Iterable[str], variants: Mapping[str, Collection[str]], ways: Ways) -> Iterator[Job]:
+    for setting, (variant, methods) in product(settings, variants.items()):
+        yield from (Job(setting, variant, *each) for each in product(methods, [OURS] if variant else ways))
+
+
+def row_of(job: Job, sizes: Transfer, ways: Ways, device: torch.device, repeats: int, precision: str) -> dict[str, Any]:
+    data, config = pictures(sizes, device).train, replace(sizes.config, method=METHODS[job.method])
+    x, y = Batches(data, config.data.batch, config.data.augment).batch(0, 0)
     x = x.contiguous(memory_format=layout_on(device))
-    lr = torch.tensor(RATE, device=device)
-    for variant, methods in variants.items():
-        for name in methods:
-            config = replace(sizes.config, method=METHODS[name])
-            method, (target, guide) = method_of(config), nets(config, data, x[:2])
-            laid_out(target.module, layout_on(device))
-            step = iteration(method, target, guide, recompute_source="again" in variant)
-            for implementation, unit in units(step, cuda, compile):
-                if variant and implementation != "metastep":
-                    continue
-                with whole_products("no mixed" in variant):
-                    ms, spread, peak = measured(unit, initial_state(method, target, guide), ((x, y), lr), repeats, cuda)
-                note = unit.path if implementation == "metastep, compiled" else variant
-                row = {
-                    "setting": setting, "implementation": implementation, "method": name, "steps": method.steps,
-                    "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
-                    "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak, "note": note,
-                }  # fmt: skip
-                print(
-                    {key: row[key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")},
-                    flush=True,
-                )
-                yield row
-                del unit
-                if cuda:
-                    torch.cuda.empty_cache()
+    method, (target, guide) = method_of(config), nets(config, data, x[:2])
+    laid_out(target.module, layout_on(device))
+    unit = ways[job.implementation](iteration(method, target, guide, recompute_source="again" in job.variant))
+    inputs = (x, y), torch.tensor(RATE, device=device)
+    with whole_products("no mixed" in job.variant):
+        state = initial_state(method, target, guide)
+        ms, spread, peak = measured(unit, state, inputs, repeats, device.type == "cuda")
+    return {
+        "setting": job.setting, "implementation": job.implementation, "method": job.method, "steps": method.steps,
+        "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
+        "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak,
+        "note": unit.path if job.implementation == COMPILED else job.variant,
+    }  # fmt: skip
 
 
 def with_fewer(setting: Transfer, times: int) -> Transfer:
@@ -143,12 +155,24 @@ def main() -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in options.settings}
-    how = device, options.repeats, precision, options.compile, {"": PAIR} if options.pair else VARIANTS
-    found = [row for name, sizes in settings.items() for row in rows(name, sizes, *how)]
+    ways = ways_to_run(device.type == "cuda", options.compile)
+    command = command_of(options)
+    rows = results.kept(options.name, command)
+    done = [Job.of(row) for row in rows]
+    for job in planned(settings, {"": PAIR} if options.pair else VARIANTS, ways):
+        if job in done:
+            continue
+        with unless_stopped():
+            rows.append(row_of(job, settings[job.setting], ways, device, options.repeats, precision))
+            told = {key: rows[-1][key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")}
+            print(told, results.write(options.name, command, rows), flush=True)
+        torch.cuda.empty_cache()  # of a GPU; elsewhere it does nothing
+
+
+def command_of(options: argparse.Namespace) -> str:
     command = f"python -m benchmarks.transfer_time --fewer {options.fewer} --repeats {options.repeats}"
     command += f" --settings {' '.join(options.settings)}" + (" --pair" if options.pair else "")
-    command += ("" if options.compile else " --no-compile") + f" --name {options.name}"
-    print(results.write(options.name, command, found))
+    return command + ("" if options.compile else " --no-compile") + f" --name {options.name}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Benchmarks that train: Ctrl-C keeps what is done, tells nothing that is not, and the same command goes on."""
+"""Benchmarks that take long: Ctrl-C keeps what is done, tells nothing that is not, and the same command goes on."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import results, short_runs, tables, transfer_digits
+from benchmarks import results, short_runs, tables, transfer_digits, transfer_time
 from metastep.fewshot import train as training
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.epoch import Trained
@@ -79,6 +79,42 @@ def test_finished_seeds_of_transfer_are_kept(root: Path, monkeypatch: pytest.Mon
     transfer_digits.main()
     assert kept() == made[:number] + made[number + 3 :]
     assert [seed for seed, _ in kept()] == [0] * number + [1] * number
+
+
+@pytest.mark.parametrize(("cut_off", "kept"), [(False, 2), (True, 1)])  # asked to stop, and killed without a word
+def test_rows_of_transfer_are_kept(cut_off: bool, kept: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[transfer_time.Job] = []
+
+    def stopped_in_the_second(job: transfer_time.Job, *others: Any) -> dict[str, Any]:
+        measured.append(job)
+        if len(measured) == 2 and cut_off:
+            raise SystemExit(137)
+        if len(measured) == 2:
+            signal.raise_signal(signal.SIGINT)
+        setting, note, method, implementation = job
+        row = {"setting": setting, "implementation": implementation, "method": method, "note": note}
+        return row | {"ms": float(len(measured)), "peak_mib": None}
+
+    def told() -> list[tuple[transfer_time.Job, float]]:
+        rows = results.read("bench/cpu-transfer-time")["rows"]
+        return [(transfer_time.Job.of(row), row["ms"]) for row in rows]
+
+    monkeypatch.setattr(transfer_time, "row_of", stopped_in_the_second)
+    monkeypatch.setattr(sys, "argv", ["transfer_time", "--settings", "transfer-stl10"])
+    with pytest.raises(SystemExit) as stopped:
+        transfer_time.main()
+    assert stopped.value.code == (137 if cut_off else 130)
+    assert told() == [(job, 1.0 + i) for i, job in enumerate(measured[:kept])]
+    first = told()
+    transfer_time.main()
+    assert told()[:kept] == first, "they are not measured again"
+    assert len(told()) == len({job for job, _ in told()}) == 13
+
+
+def test_a_row_is_known_again_whatever_its_compiler_said() -> None:
+    for job in transfer_time.planned(["small"], transfer_time.VARIANTS, transfer_time.ways_to_run(True, True)):
+        note = "compiled in 20 s" if job.implementation.endswith("compiled") else job.variant
+        assert transfer_time.Job.of({**job._asdict(), "note": note}) == job
 
 
 def test_a_trial_with_few_epochs_is_not_taken_for_the_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
