@@ -92,14 +92,14 @@ def headline(name: str) -> Iterator[str]:
 
 def alternatives(rows: dict[Case, Row]) -> Iterator[str]:
     """Where one stands beside ours"""
-    beside = {_task_of(case) for case in rows if case.implementation != OURS and case.setting not in TRANSFERS}
-    if not beside:
+    compared = {_task_of(case) for case in rows if case.implementation != OURS and case.setting not in TRANSFERS}
+    if not compared:
         return
     yield "\n**Beside the alternatives**\n"
     yield from heading("setting, tasks", "method, inner steps", "implementation", "ms", "±", "MiB", words=3)
     for case, row in rows.items():
-        if _task_of(case) in beside:
-            yield _beside(case, row)
+        if _task_of(case) in compared:
+            yield _measured(case, row)
 
 
 def transfer(rows: dict[Case, Row]) -> Iterator[str]:
@@ -108,10 +108,10 @@ def transfer(rows: dict[Case, Row]) -> Iterator[str]:
         yield "\n**Meta-transfer**: one iteration, with the batch that it draws\n"
         yield from heading("setting, batch", "method, T", "implementation", "ms", "±", "MiB", words=3)
     for case, row in found.items():
-        yield _beside(case, row)
+        yield _measured(case, row)
 
 
-def _beside(case: Case, row: Row) -> str:
+def _measured(case: Case, row: Row) -> str:
     size = TRANSFERS[case.setting].config.data.batch if case.setting in TRANSFERS else case.tasks
     return line(
         f"{case.setting}, {size}", f"{case.method_label}, {case.steps}", case.implementation,

@@ -47,8 +47,8 @@ def draw(
     with mpl.rc_context(STYLE):
         entry = max(len(label) for label in labels) + 6  # a line, and what parts it from others
         letters = max(3 * columns * LETTERS, entry)
-        beside = min(len(labels), letters // entry)
-        height = 2.3 * rows + 0.12 * -(-len(labels) // beside)
+        in_a_row = min(len(labels), letters // entry)
+        height = 2.3 * rows + 0.12 * -(-len(labels) // in_a_row)
         figure = Figure((letters / LETTERS, height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
         drawn: dict[str, Line2D] = {}
@@ -64,7 +64,7 @@ def draw(
             axes.set_xlabel("iteration")
         for axes in grid[:, 0]:
             axes.set_ylabel(ylabel)
-        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=beside, fontsize=6, frameon=False)
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=in_a_row, fontsize=6, frameon=False)
         figure.savefig(picture, metadata={"Date": None})
 
 

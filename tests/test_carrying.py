@@ -124,7 +124,7 @@ def test_the_sweep_learns_a_memory_to_start_from() -> None:
     dynamics = ms.Adam(0.02, eps=1e-3)
     meta = ms.with_memory(params, dynamics)
     meta["memory"]["1"] = map_tree(lambda v: torch.rand_like(v) + 0.1, meta["memory"]["1"])
-    problem, onwards = ms.beside_memory(p), continued(dynamics)
+    problem, onwards = ms.room_for_memory(p), continued(dynamics)
     found = ms.multi_step(problem, onwards, 4, window=2)(meta, one(tasks, 0)).grad
     expected = ms.reference(problem, onwards, 4, window=2)(meta, one(tasks, 0)).grad
     assert relative_error(found, expected) < 1e-10
@@ -137,7 +137,7 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
     chain, stacked = chain_of(module, net.size), ms.Task(*((x.permute(0, 1, 3, 4, 2), y) for x, y in net.tasks()))
     theta = chain.to_flat(ms.parameters_of(module)).detach()
     params, problem = theta.expand(len(tasks.support[1]), -1), fused_problem(chain, plain)
-    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, ms.beside_memory(problem)))
+    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, ms.room_for_memory(problem)))
     meta, along = {"params": theta, "memory": {"0": torch.rand_like(theta)}}, torch.randn_like(params)
     torch.testing.assert_close(task_gradient(beside, params, meta), task_gradient(alone, params, theta))
     h, c = curvature_by_hand(beside, params, meta, along)

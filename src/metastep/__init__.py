@@ -1,6 +1,6 @@
 """metastep: gradient-based meta-learning made cheap."""
 
-from metastep.carrying import beside_memory, with_memory
+from metastep.carrying import room_for_memory, with_memory
 from metastep.counting import Counts, counting
 from metastep.curvature import central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
 from metastep.diagnostics import Comparison, compare, gradient_difference
@@ -38,11 +38,11 @@ from metastep.problems import (
     accuracy,
     adapt_only,
     batch_by_batch,
-    beside_rates,
     every_window,
     few_shot,
     in_batches,
     proximal,
+    room_for_rates,
     with_rates,
 )
 from metastep.solvers import conjugate_gradient, neumann
@@ -74,8 +74,6 @@ __all__ = [
     "anil",
     "backprop",
     "batch_by_batch",
-    "beside_memory",
-    "beside_rates",
     "central_difference",
     "compare",
     "conjugate_gradient",
@@ -108,6 +106,8 @@ __all__ = [
     "proximal",
     "reference",
     "reptile",
+    "room_for_memory",
+    "room_for_rates",
     "stack",
     "truncated",
     "unrolled",

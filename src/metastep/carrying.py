@@ -8,7 +8,7 @@ import torch
 
 from metastep.dynamics import Adam, Dynamics, RMSprop, State
 from metastep.errors import MetastepError
-from metastep.problems import beside
+from metastep.problems import room_for_more
 from metastep.trees import Tree, tree_leaves
 from metastep.windows import Problem
 
@@ -53,10 +53,10 @@ def with_memory(params: Tree, dynamics: Dynamics) -> dict[str, Tree]:
     return {"params": params, "memory": {str(i): part for i, part in enumerate(memory)}}
 
 
-def beside_memory(problem: Problem) -> Problem:
+def room_for_memory(problem: Problem) -> Problem:
     """The same problem for meta = {"params": θ, "memory": …}; the optimizer goes on from that memory."""
 
     def start(meta: Tree, task: Any) -> State:
         return State(problem.start(meta["params"], task), tuple(meta["memory"].values()))
 
-    return beside(problem, start)
+    return room_for_more(problem, start)

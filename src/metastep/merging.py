@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from metastep.beside import BESIDE
+from metastep.side_by_side import SIDE_BY_SIDE
 
 aten = torch.ops.aten
 
@@ -105,7 +105,7 @@ def _merged(graph: Graph, first: _Term, second: _Term) -> Node:
     arguments = list(first.call.args)
     pairs = zip(first.factors, second.factors, strict=True)
     for place, dim, pair in zip(first.kind.places, first.kind.dims, pairs, strict=True):
-        arguments[place] = call(graph, BESIDE, list(pair), dim)
+        arguments[place] = call(graph, SIDE_BY_SIDE, list(pair), dim)
     if first.kind is _OUTPUT:
         arguments[2] = second.bias if first.bias is None else first.bias
         return call(graph, _CONVOLUTION, *arguments)

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from metastep.carrying import beside_memory, continued
+from metastep.carrying import continued, room_for_memory
 from metastep.curvature import Curvature, central_difference, exact, gaussian_smoothing, zeroth_order
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
 from metastep.estimators import Estimator, backprop, displacement, first_order, implicit, unrolled
-from metastep.problems import adapt_only, beside_rates, proximal
+from metastep.problems import adapt_only, proximal, room_for_rates
 from metastep.solvers import Solver, conjugate_gradient
 from metastep.trees import is_number, map_tree
 from metastep.windows import InnerLoop, Problem, window_lengths
@@ -49,7 +49,7 @@ def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1,
     carried: the optimizer's memory goes on from task to task, as in the code that was released, by the same rule:
     meta is `with_memory(θ, dynamics)`. An outer rate above 1, or another outer rule, would leave what moments can be.
     """
-    problem, dynamics = (beside_memory(problem), continued(dynamics)) if carried else (problem, dynamics)
+    problem, dynamics = (room_for_memory(problem), continued(dynamics)) if carried else (problem, dynamics)
     return displacement(InnerLoop(problem, dynamics, window_lengths(steps, window)), carried)
 
 
@@ -114,7 +114,7 @@ def meta_sgd(
 ) -> Estimator:
     """Inner rates are learned: meta = with_rates(params, lr), one rate for each entry or tensor (Li et al. 2017)."""
     learned = replace(dynamics, lr=lambda meta, step: meta["rates"])
-    return multi_step(beside_rates(problem), learned, steps, window, curvature)
+    return multi_step(room_for_rates(problem), learned, steps, window, curvature)
 
 
 def maml_pp(
@@ -132,7 +132,7 @@ def maml_pp(
     lengths = window_lengths(steps, window)
     learned = replace(dynamics, lr=lambda meta, step: map_tree(lambda rate: rate[step], meta["rates"]))
     weights = [1 / len(lengths)] * len(lengths) if weights is None else weights
-    return unrolled(InnerLoop(beside_rates(problem), learned, lengths), curvature, weights=weights)
+    return unrolled(InnerLoop(room_for_rates(problem), learned, lengths), curvature, weights=weights)
 
 
 def reference(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, **options: Any) -> Estimator:

@@ -102,9 +102,9 @@ def adapt_only(problem: Problem, head: Callable[[str], bool]) -> Problem:
     return Problem(start, windows, whole(problem.outer_loss))
 
 
-def beside_rates(problem: Problem) -> Problem:
+def room_for_rates(problem: Problem) -> Problem:
     """The same problem for meta = {"params": θ, "rates": …}; the dynamics read the rates."""
-    return beside(problem, lambda meta, task: problem.start(meta["params"], task))
+    return room_for_more(problem, lambda meta, task: problem.start(meta["params"], task))
 
 
 def params_of(meta: Tree) -> Tree:
@@ -112,7 +112,7 @@ def params_of(meta: Tree) -> Tree:
     return meta["params"] if isinstance(meta, dict) and isinstance(meta.get("params"), dict) else meta
 
 
-def beside(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
+def room_for_more(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
     """The same problem for a meta in which θ is called "params", and which has more: losses see θ alone"""
     windows = _with_losses(problem, lambda loss, task: _of_params(loss)).windows
     return Problem(start, windows, lambda params, meta, task: problem.outer_loss(params, meta["params"], task))

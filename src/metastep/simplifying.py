@@ -20,10 +20,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
-from metastep.beside import BESIDE
 from metastep.errors import MetastepError
 from metastep.joining import join_at_once, keep_whole
 from metastep.merging import call, merge_sums
+from metastep.side_by_side import SIDE_BY_SIDE
 from metastep.trees import tree_leaves
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ _COPIES = (
     aten.alias, aten.detach, aten.reshape, aten.expand, aten.clone, aten._to_copy, aten.lift_fresh_copy,
 )  # fmt: skip
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
-_JOINS = (aten.cat.default, BESIDE)
+_JOINS = (aten.cat.default, SIDE_BY_SIDE)
 _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,

@@ -1,7 +1,7 @@
-"""Work that nothing waits for yet, beside what a GPU is doing; elsewhere it is just done.
+"""Work that nothing waits for yet, aside from what a GPU is doing; elsewhere it is just done.
 
-What such work reads must be kept, and what it writes left alone, until it is joined. In a captured step it becomes a
-branch of the graph.
+What such work reads must be kept, and what it writes left alone, until somebody waits for it. In a captured step it
+becomes a branch of the graph.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import torch
 
 
 @contextmanager
-def beside(device: torch.device, name: str) -> Iterator[None]:
+def aside(device: torch.device, name: str) -> Iterator[None]:
     """On a stream of this name, after all that was asked for on the current one"""
     if device.type != "cuda":
         yield
@@ -23,7 +23,7 @@ def beside(device: torch.device, name: str) -> Iterator[None]:
         yield
 
 
-def join(device: torch.device, name: str) -> None:
+def wait_for(device: torch.device, name: str) -> None:
     """What follows on the current stream waits for the stream of this name"""
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_stream(device, name))

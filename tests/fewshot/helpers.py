@@ -27,7 +27,7 @@ from metastep.fewshot.config import (
     TrainConfig,
     ValidationConfig,
 )  # fmt: skip
-from metastep.fewshot.distributed import joined, run_rank
+from metastep.fewshot.distributed import run_rank, started_ranks
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, from_plain, to_plain
 
@@ -133,7 +133,7 @@ def main(job: dict[str, Any]) -> None:
         stepping.why_step_by_step = lambda parts: None
         stepping.unit = lambda step, device: Captured(step, again)  # type: ignore[assignment, misc]
     try:
-        with joined(False, timedelta(seconds=20)) as ranks:
+        with started_ranks(False, timedelta(seconds=20)) as ranks:
             if folder.exists():
                 resume(folder, ranks=ranks, iterations=job.get("iterations"))
             else:

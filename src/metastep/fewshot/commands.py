@@ -12,7 +12,7 @@ from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
-from metastep.fewshot.distributed import Ranks, joined
+from metastep.fewshot.distributed import Ranks, started_ranks
 from metastep.fewshot.flags import FLAGS, with_flags
 from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
@@ -44,7 +44,7 @@ def train(
         usual = preset_of(preset)
         config = with_flags(usual, given)
         folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
-        with joined(uses_gpu(config.device)) as ranks:
+        with started_ranks(uses_gpu(config.device)) as ranks:
             reading = progress_bar(f"reading {printable(config.data.name)}")
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
 
@@ -53,7 +53,7 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     net, iterations = (given.pop(name, None) for name in ("net", "iterations"))
     require_none(given)
     run = Run.open(folder)
-    with joined(uses_gpu(run.config(TrainConfig).device)) as ranks:
+    with started_ranks(uses_gpu(run.config(TrainConfig).device)) as ranks:
         trained = training.resume(folder, data, net, ranks, iterations)
         _report(trained, run.config(TrainConfig), folder, ranks)
 

@@ -80,7 +80,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
+def started_ranks(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
     """The ranks that `torchrun` started, or this process alone"""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:

@@ -25,7 +25,7 @@ from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient, for_kernels
 from metastep.problems import params_of
 from metastep.runs import Stop
-from metastep.streams import beside, join
+from metastep.streams import aside, wait_for
 from metastep.tasks import require_finite, write_grads
 from metastep.trees import Tree, joined, map_tree, norm, parted, tree_leaves
 from metastep.windows import Task
@@ -185,21 +185,21 @@ class AsOneUnit:
 
         def step(at: Prepared, *asked: Tensor) -> tuple[Prepared, tuple[Tensor, ...]]:
             state, batch, number = at
-            with beside(device, "episodes"):
+            with aside(device, "episodes"):
                 following, next_number = self._draw(number.long() + 1), number + 1
-            with beside(device, "made"):
+            with aside(device, "made"):
                 unbroken = number == state.step
             found = gradient(parted(state.params, learner.meta), batch)
             measured = joined(found.grad), found.loss, found.metrics["accuracy"].mean(), *asked
             grad, loss, accuracy, *stops = self._ranks.total(measured, share)
-            with beside(device, "made"):
+            with aside(device, "made"):
                 whole = torch.linalg.vector_norm(grad)
                 length = whole if of_theta == len(grad) else torch.linalg.vector_norm(grad[:of_theta])
                 made = (whole + loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
             after = dynamics.advance(state, clipped(grad, config.outer), (), 1)
-            join(device, "made")
+            wait_for(device, "made")
             kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
-            join(device, "episodes")
+            wait_for(device, "episodes")
             return Prepared(kept, following, next_number), (loss, accuracy, length, *stops)
 
         return torch.no_grad()(step)

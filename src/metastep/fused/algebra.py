@@ -74,13 +74,13 @@ class Operators(Protocol):
     def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged: ...
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
-        """May run beside what follows: what it returns must be kept until `join`"""
+        """May run beside what follows: what it returns must be kept until `wait_for`"""
 
     def data_gradient(
         self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor
     ) -> Cotangent: ...
 
-    def join(self, pending: list[Any]) -> None: ...
+    def wait_for(self, pending: list[Any]) -> None: ...
 
 
 def judge(operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: Tensor, out: Tensor) -> Judged:
@@ -111,5 +111,5 @@ def differentiate(
         pending.append(operators.weight_gradient(before, layer, back, out))
         if isinstance(before, Layer):
             back = operators.data_gradient(before, layer, back, params, out)
-    operators.join(pending)
+    operators.wait_for(pending)
     return judged, out

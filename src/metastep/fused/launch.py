@@ -18,7 +18,7 @@ from metastep.fused.kernels.forward import forward_kernel, pool_kernel
 from metastep.fused.kernels.head import head_kernel
 from metastep.fused.kernels.statistics import FEW, join_kernel
 from metastep.fused.kernels.tiles import NORM_ROWS
-from metastep.streams import beside, join
+from metastep.streams import aside, wait_for
 
 FEW_CHANNELS = 8  # a patch of so few is read as a whole
 SOME = 16  # channels that one program joins sums of: more programs end sooner
@@ -203,7 +203,7 @@ class TritonOperators:
         taps = 1 if few else _shared_taps(tile, block)
         pieces = 1 if few else block.kernel**2 // taps * triton.cdiv(block.inputs, tile.channels)
         parts = triton.cdiv(rows, max(tile.part // taps, triton.cdiv(rows * pieces * tasks, tile.programs)))
-        with beside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
+        with aside(out.device, "weights") if isinstance(before, Layer) else nullcontext():
             written = slot[None] if parts == 1 else slot.new_empty(parts, *slot.shape)
             sizes = rows, triton.cdiv(rows, parts), written.stride(1), written.stride(0), *_geometry(block)
             if isinstance(before, Layer):
@@ -234,9 +234,9 @@ class TritonOperators:
             self.precision, num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
-    def join(self, pending: list[Any]) -> None:
-        if len(pending) > 1:  # the last of them was not beside
-            join(pending[0][-1].dn.device, "weights")
+    def wait_for(self, pending: list[Any]) -> None:
+        if len(pending) > 1:  # the last of them was not aside
+            wait_for(pending[0][-1].dn.device, "weights")
         pending.clear()  # only now may others have the memory
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
@@ -275,13 +275,13 @@ class TritonOperators:
 
 
 def _norm(block: Block, sums: Tensor, rows: int, per: int, params: Parameters) -> Norm:
-    """Of sums over blocks of `per` rows, joined until there are few of them"""
+    """Of sums over blocks of `per` rows, made those over longer ones until there are few"""
     (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
     (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
     while blocks > FEW.value:
-        joined = sums.new_empty(tasks, triton.cdiv(blocks, FEW.value), 4, channels)
-        join_kernel[(joined.shape[1], tasks, channels // SOME)](sums, joined, rows, per, channels, SOME, dual)
-        sums, per, blocks = joined, per * FEW.value, joined.shape[1]
+        fewer = sums.new_empty(tasks, triton.cdiv(blocks, FEW.value), 4, channels)
+        join_kernel[(fewer.shape[1], tasks, channels // SOME)](sums, fewer, rows, per, channels, SOME, dual)
+        sums, per, blocks = fewer, per * FEW.value, fewer.shape[1]
     numbers, dots = sums.new_empty(tasks, NORM_ROWS.value, channels), (_or(scale_t, scale), _or(shift_t, shift))
     return Norm(sums, numbers, scale, shift, *dots, rows, per, block.eps, scaled=block.scale is not None)
 

@@ -143,7 +143,7 @@ def data_gradient(before: Layer, layer: Layer, back: Cotangent, params: Paramete
     return _cotangent(before, by.to_input(block, (dz[0], w[0])), da_t, out)
 
 
-def join(pending: list[None]) -> None:
+def wait_for(pending: list[None]) -> None:
     del pending  # all is done at once here
 
 

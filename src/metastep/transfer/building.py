@@ -18,9 +18,9 @@ from metastep.runs.device import prepare_device
 from metastep.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
 from metastep.transfer.iteration import iteration
-from metastep.transfer.joined import LARGE
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
+from metastep.transfer.packing import LARGE
 from metastep.transfer.source import classes_of, head_of
 
 JUDGED = 256  # pictures at a time

@@ -11,8 +11,8 @@ from metastep.errors import MetastepError, require_positive
 from metastep.modules import parameters_of
 from metastep.rates import Rate, require_rates
 from metastep.transfer.features import Tapped, buffers_of
-from metastep.transfer.joined import Joined
 from metastep.transfer.networks import Guidance
+from metastep.transfer.packing import Packed
 from metastep.trees import Tree, map_tree, zeros_like
 
 Kind = Literal["scratch", "transfer"]
@@ -56,14 +56,14 @@ class Method:
         """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
         return self.kind == "transfer" and self.learned and self.steps > 0
 
-    def dynamics(self, lr: Rate) -> Joined:
+    def dynamics(self, lr: Rate) -> Packed:
         if self.optimizer == "adam":
-            return Joined(Adam(lr, weight_decay=self.weight_decay))
-        return Joined(SGD(lr, self.momentum, weight_decay=self.weight_decay))
+            return Packed(Adam(lr, weight_decay=self.weight_decay))
+        return Packed(SGD(lr, self.momentum, weight_decay=self.weight_decay))
 
     @property
-    def meta_dynamics(self) -> Joined:
-        return Joined(Adam(self.meta_lr, weight_decay=self.meta_weight_decay))
+    def meta_dynamics(self) -> Packed:
+        return Packed(Adam(self.meta_lr, weight_decay=self.meta_weight_decay))
 
 
 def _require_one_of(choices: Any, **option: str) -> None:
@@ -91,7 +91,7 @@ def initial_state(method: Method, target: Tapped, guidance: Guidance | None = No
     )
 
 
-def _fresh(dynamics: Joined, params: Tree, step: Tensor) -> State:
+def _fresh(dynamics: Packed, params: Tree, step: Tensor) -> State:
     # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
     velocity = (zeros_like(params),) if isinstance(dynamics.inner, SGD) and dynamics.inner.momentum else ()
     return State(params, dynamics.init(params).memory or velocity, step)

@@ -1,6 +1,6 @@
-"""Sums over all rows, joined of those over blocks of rows: what BatchNorm needs on the way forth, and back.
+"""Sums over all rows, made of those over blocks of rows: what BatchNorm needs on the way forth, and back.
 
-Whoever reads z (or dn) joins them itself, every program for the channels that it reads: a kernel that did it for all of
+Whoever reads z (or dn) makes them itself, every program for the channels that it reads: a kernel that did it for all of
 them would take longer to start than they take together.
 """
 
@@ -14,11 +14,11 @@ from metastep.fused.kernels.tiles import (
     norm_of,
 )  # fmt: skip
 
-FEW = tl.constexpr(32)  # sums that are joined at a time: so many stay in registers, to be gone over twice
+FEW = tl.constexpr(32)  # sums that are taken at a time: so many stay in registers, to be gone over twice
 
 
 @triton.jit
-def _joined(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr):
+def _over_blocks(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr):
     """Of the channels c and of FEW blocks of `per` rows from the `first`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
     b = first + tl.arange(0, FEW)
     at, mask = (b * 4 * C)[:, None] + c[None, :], (b * per < rows)[:, None]
@@ -38,20 +38,20 @@ def _joined(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr):
 
 @kernel("rows", "per")
 def join_kernel(
-    sums, joined, rows, per, C: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, CHAINED: tl.constexpr
+    sums, fewer, rows, per, C: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, CHAINED: tl.constexpr
 ):  # fmt: skip
     """Sums of blocks that are FEW times as long"""
     follow(CHAINED)
     group, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * SOME + tl.arange(0, SOME)
     sums += task * tl.cdiv(rows, per) * 4 * C
-    mean, square, mean_t, product = _joined(sums, c, group * FEW, rows, per, C, DUAL)
-    joined += (task * tl.num_programs(0) + group) * 4 * C + c
-    tl.store(joined, mean)
-    tl.store(joined + C, square)
+    mean, square, mean_t, product = _over_blocks(sums, c, group * FEW, rows, per, C, DUAL)
+    fewer += (task * tl.num_programs(0) + group) * 4 * C + c
+    tl.store(fewer, mean)
+    tl.store(fewer + C, square)
     if DUAL:
-        tl.store(joined + 2 * C, mean_t)
-        tl.store(joined + 3 * C, product)
+        tl.store(fewer + 2 * C, mean_t)
+        tl.store(fewer + 3 * C, product)
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def made_norm(
     if SCALED:  # asked for before the sums are waited for, and so is all that is read
         gamma, gamma_t = load_pair(scale, scale_t, at, c < C, DUAL)
     beta, beta_t = load_pair(shift, shift_t, at, c < C, DUAL)
-    mean, square, mean_t, product = _joined(sums + task * tl.cdiv(rows, per) * 4 * C, c, 0, rows, per, C, DUAL)
+    mean, square, mean_t, product = _over_blocks(sums + task * tl.cdiv(rows, per) * 4 * C, c, 0, rows, per, C, DUAL)
     rstd = 1.0 / tl.sqrt(square / rows + eps)
     a = rstd * gamma
     b = beta - mean * a

@@ -10,7 +10,7 @@ from metastep.trees import Tree, joined, parted, tree_flatten, tree_leaves, tree
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
 
 
-class Joined(NamedTuple):
+class Packed(NamedTuple):
     """The same steps as `inner`, whose rates must be one for all parameters."""
 
     inner: SGD | Adam

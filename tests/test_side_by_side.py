@@ -1,4 +1,4 @@
-"""Tensors beside each other are as `torch.cat`, by any backend."""
+"""Tensors side by side are as `torch.cat`, by any backend."""
 
 from shutil import which
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from metastep.beside import BESIDE
 from metastep.compiling import Compiled, as_traced, inductor
+from metastep.side_by_side import SIDE_BY_SIDE
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -19,7 +19,7 @@ COMPILER = pytest.mark.skipif(not (which("g++") or which("clang++")), reason="in
 def step(state: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """What is joined is also read by others"""
     y = (x + state).sin()
-    return y, BESIDE([y, x], 1).square()
+    return y, SIDE_BY_SIDE([y, x], 1).square()
 
 
 @pytest.mark.parametrize("backend", [as_traced, pytest.param(inductor, marks=COMPILER)])

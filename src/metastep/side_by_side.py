@@ -1,4 +1,4 @@
-"""Tensors beside each other, each written to its place where it is made.
+"""Tensors side by side, each written to its place where it is made.
 
 Of two tensors that are in memory anyway, inductor would make a third by a kernel that reads both. Here each has its own
 part of the copy, and inductor adds that part to the kernel that made the tensor: nothing is read again.
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 
-@torch.library.custom_op("metastep::beside", mutates_args=())
-def beside(pieces: Sequence[Tensor], dim: int) -> Tensor:
+@torch.library.custom_op("metastep::side_by_side", mutates_args=())
+def side_by_side(pieces: Sequence[Tensor], dim: int) -> Tensor:
     """As `torch.cat`"""
     return torch.cat(list(pieces), dim)
 
 
-@beside.register_fake
+@side_by_side.register_fake
 def _(pieces: Sequence[Tensor], dim: int) -> Tensor:
     return torch.cat(list(pieces), dim)
 
 
-BESIDE = torch.ops.metastep.beside.default
+SIDE_BY_SIDE = torch.ops.metastep.side_by_side.default
 
 
 def teach_inductor() -> None:
@@ -32,4 +32,4 @@ def teach_inductor() -> None:
     def lower(pieces: list[Any], dim: int) -> Any:
         return TensorBox(ConcatKernel.create(pieces, dim))
 
-    register_lowering(BESIDE, type_promotion_kind=None)(lower)
+    register_lowering(SIDE_BY_SIDE, type_promotion_kind=None)(lower)

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from metastep.dynamics import SGD, Adam, State
-from metastep.transfer import building, joined
+from metastep.transfer import building, packing
 from metastep.transfer.checkpoint import from_tree, to_tree
 from metastep.transfer.iteration import initial_state, iteration
-from metastep.transfer.joined import Joined
 from metastep.transfer.method import Method, TransferState
+from metastep.transfer.packing import Packed
 from metastep.trees import map_tree, tree_leaves
 from tests.transfer.helpers import batches, parts
 
@@ -23,12 +23,12 @@ def tree() -> dict[str, Tensor]:
 @pytest.mark.parametrize("large", [1, 8, 100])  # all, some, none
 @pytest.mark.parametrize("inner", [SGD(0.1, 0.9, weight_decay=0.2), Adam(0.1, weight_decay=0.2)])
 def test_steps_are_those_of_the_inner_optimizer(inner: SGD | Adam, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "LARGE", large)
+    monkeypatch.setattr(packing, "LARGE", large)
     torch.manual_seed(0)
     memory = (tree(),) if isinstance(inner, SGD) else (tree(), map_tree(torch.square, tree()))
     state, gradient = State(tree(), memory, 4), tree()
-    assert len(joined.packed(state.params)) == {1: 4, 8: 3, 100: 1}[large]
-    got, expected = (each.advance(state, gradient, (), 3) for each in (Joined(inner), inner))
+    assert len(packing.packed(state.params)) == {1: 4, 8: 3, 100: 1}[large]
+    got, expected = (each.advance(state, gradient, (), 3) for each in (Packed(inner), inner))
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
@@ -50,7 +50,7 @@ def strides(state: TransferState) -> list[tuple[int, ...]]:
 
 
 def test_weights_keep_their_layout_through_steps_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (joined, building):
+    for module in (packing, building):
         monkeypatch.setattr(module, "LARGE", 100)  # the second convolution's weight
     plain, _ = laid(torch.contiguous_format)
     states, start = laid(torch.channels_last)
