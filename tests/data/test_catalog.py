@@ -90,6 +90,8 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HOME", str(tmp_path))
     write_classes(tmp_path / "photos", {"a": 1})
     assert load("~/photos", None, "all").names == ("a",)
+    with pytest.raises(DataError, match="~nobody-of-that-name/photos: is not a folder"):
+        load("~nobody-of-that-name/photos", None, "all")
     with pytest.raises(DataError, match=f"{tmp_path}/photos: does not hold Omniglot"):
         load("omniglot", Path("~/photos"), "all")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metastep.data.check import Finding, check_folder
+from metastep.data.check import Finding, check_folder, usable_pictures
 from metastep.data.errors import DataError
 from metastep.data.folder import load_folder
 from tests.data.helpers import write_classes
@@ -17,11 +17,11 @@ def summary(findings: list[Finding], root: Path) -> set[tuple[str, str]]:
 
 
 def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
-    assert check_folder(write_classes(tmp_path, {"a": 3, "b": 4}), shots=1, queries=2) == []
+    assert check_folder(write_classes(tmp_path, {"a": 3, "b": 4})) == []
 
 
 def test_everything_is_found_at_once(tmp_path: Path) -> None:
-    write_classes(tmp_path, {"a": 3, "b": 3, "few": 2})
+    write_classes(tmp_path, {"a": 3, "b": 3})
     shutil.copy(tmp_path / "a" / "000.png", tmp_path / "a" / "copy.png")
     shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "copy.png")
     (tmp_path / "b" / "cut.png").write_bytes((tmp_path / "b" / "000.png").read_bytes()[:60])
@@ -33,7 +33,7 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "stray.png").touch()
     os.mkfifo(tmp_path / "b" / "pipe")
-    assert summary(check_folder(tmp_path, shots=1, queries=2), tmp_path) == {
+    assert summary(check_folder(tmp_path), tmp_path) == {
         ("duplicate", "a/copy.png"),
         ("duplicate", "b/copy.png"),
         ("unreadable", "b/cut.png"),
@@ -45,25 +45,31 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
         ("link loop", "a/up"),
         ("link loop", "around"),
         ("empty", "bare"),
-        ("too few", "few"),
     }
 
 
 def test_messages_name_the_file_and_the_remedy(tmp_path: Path) -> None:
     write_classes(tmp_path, {"a": 1, "b": 1})
     shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "000.png")
-    duplicate, few = check_folder(tmp_path, shots=1, queries=0)
+    (duplicate,) = check_folder(tmp_path)
     assert duplicate.message.startswith(f"{tmp_path}/b/000.png: has the same content as {tmp_path}/a/000.png")
     assert "another class" in duplicate.message
-    assert few.message == (
-        f"{tmp_path}/b: has 0 usable pictures, but shots + queries need 1: add some or ask for fewer."
-    )
+    assert duplicate.message.endswith("remove one.")
+
+
+def test_pictures_are_usable_where_nothing_was_found(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"a": 3, "b": 2})
+    shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "copy.png")
+    (tmp_path / "a" / "notes.txt").write_text("hello")
+    (tmp_path / "around").symlink_to(tmp_path)
+    (tmp_path / "bare").mkdir()
+    assert usable_pictures(tmp_path, check_folder(tmp_path)) == {"a": 3, "b": 2}
 
 
 def test_reasons_do_not_repeat_the_path(tmp_path: Path) -> None:
     write_classes(tmp_path, {"a": 2})
     (tmp_path / "a" / "x\x1b.png").write_text("x")
-    (finding,) = check_folder(tmp_path, shots=1, queries=1)
+    (finding,) = check_folder(tmp_path)
     assert finding.reason.startswith("is not an image in a known format.")
     assert finding.message == f"{tmp_path}/a/x\\x1b.png: {finding.reason}"
 
@@ -88,7 +94,7 @@ def test_what_the_loader_refuses_is_found(tmp_path: Path, damage: str) -> None:
             (tmp_path / "a" / "c").mkdir()
         case "loop":
             (tmp_path / "a" / "c").symlink_to(tmp_path)
-    if check_folder(tmp_path, shots=1, queries=1):
+    if check_folder(tmp_path):
         with pytest.raises(DataError):
             load_folder(tmp_path, size=4)
     else:

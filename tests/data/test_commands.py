@@ -1,14 +1,19 @@
 """`metastep data`: tables and pictures where it works, one line and a status where it does not."""
 
+import re
+from inspect import Signature
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from metastep.data import catalog
+from metastep.data import catalog, commands
 from metastep.data.commands import app
+from metastep.data.folder import load_folder
 from metastep.data.labelled import LABELLED
+from metastep.fewshot.commands import DEFAULT
+from metastep.fewshot.presets import PRESETS
 from tests.data.helpers import write_classes
 
 
@@ -24,6 +29,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def cells(result: Result) -> list[list[str]]:
+    """Of the tables that were printed, row by row."""
+    rows = [re.split("[│┃]", line)[1:-1] for line in result.output.splitlines()]
+    return [[cell.strip() for cell in row] for row in rows if row]
 
 
 def format_of(path: Path) -> str | None:
@@ -111,34 +122,88 @@ def test_numbers_below_one_are_refused() -> None:
 
 
 def test_check_of_a_good_folder(tmp_path: Path) -> None:
-    folder = write_classes(tmp_path / "photos", {"a": 3, "b": 3})
-    result = run("check", folder, "--shots", 1, "--queries", 2)
+    folder = write_classes(tmp_path / "photos", dict.fromkeys("abcdefghijkl", 3) | {"m": 4})
+    result = run("check", folder, "--ways", 2, "--queries", 2)
     assert result.exit_code == 0
-    assert result.output == f"{folder}: all is well for 1 shots and 2 queries\n"
+    assert cells(result) == [
+        ["split", "classes", "pictures of each", "2-way 1-shot with 2 queries?"],
+        ["train", "8", "3 to 4", "yes"],
+        ["val", "2", "3", "yes"],
+        ["test", "3", "3", "yes"],
+    ]
+    assert result.output.splitlines()[-1] == f"{folder}: all is well"
+
+
+def test_check_says_which_splits_cannot_serve(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", dict.fromkeys("abcdefghijkl", 3))
+    train, test = (set(load_folder(folder, part, size=4).names) for part in ("train", "test"))
+    for name in sorted(train)[:6]:
+        (folder / name / "000.png").unlink()
+    result = run("check", folder, "--ways", 3, "--queries", 2)
+    assert result.exit_code == 1
+    rows = {split: answer for split, _, _, answer in cells(result)[1:]}
+    assert "1 shots and 2 queries need 3 images of each class, but 6 of 8 classes have fewer: " in rows["train"]
+    assert set(re.findall(r"(\w) \(2\)", rows["train"])) == set(sorted(train)[:6])  # all of them, to be put right
+    assert rows["test"] == f"3-way episodes need 3 classes, but there are {len(test)}. Lower ways, or add classes."
+    assert run("check", folder, "--ways", 2, "--queries", 1).exit_code == 0
+
+
+def test_what_check_agrees_to_can_be_trained_by_default() -> None:
+    usual = Signature.from_callable(commands.check).parameters
+    asked = PRESETS[DEFAULT].train_episodes
+    assert [usual[name].default for name in ("ways", "shots", "queries")] == [asked.ways, asked.shots, asked.queries]
+
+
+@pytest.mark.usefixtures("glyphs_cache")
+def test_check_of_a_data_set() -> None:
+    result = run("check", "glyphs", "--ways", 200)
+    assert result.exit_code == 1
+    assert [row[:3] for row in cells(result)[1:]] == [
+        ["train", "894", "20"],
+        ["val", "129", "20"],
+        ["test", "308", "20"],
+    ]
+    assert [row[3][:3] for row in cells(result)[1:]] == ["yes", "200", "yes"]
+    result = run("check", "glyphs")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "glyphs: all is well")
+
+
+def test_check_of_a_folder_for_transfer(tmp_path: Path) -> None:
+    write_classes(tmp_path / "photos" / "train", {"a": 1})
+    write_classes(tmp_path / "photos" / "test", {"a": 2})
+    (tmp_path / "photos" / "test" / "a" / "000.png").unlink()  # which is that of train, too
+    result = run("check", tmp_path / "photos")
+    assert result.exit_code == 0
+    assert f"{tmp_path}/photos: all is well for transfer" in result.output
 
 
 def test_check_lists_what_is_wrong(tmp_path: Path) -> None:
-    folder = write_classes(tmp_path / "photos", {"a": 3, "b": 1})
+    folder = write_classes(tmp_path / "photos", dict.fromkeys("abc", 3))
     (folder / "a" / "[bold]x\x1b[2J.png").write_text("no picture")
-    result = run("check", folder, "--queries", 2)
+    result = run("check", folder, "--ways", 1, "--queries", 2)
     assert result.exit_code == 1
     assert result.stderr == ""
     lines = result.stdout.splitlines()
     (unreadable,) = (line for line in lines if "unreadable" in line)
     assert r"a/[bold]x\x1b[2J.png" in unreadable
     assert "is not an image in a known format. Remove it" in unreadable
-    (few,) = (line for line in lines if "too few" in line)
-    assert "has 1 usable pictures, but shots + queries need 3" in few
-    assert lines[-1] == f"2 findings in {folder}"
-    assert str(folder) not in "".join(lines[:-1])
+    assert [line for line in lines if str(folder) in line] == [f"1 finding in {folder}"]
+    assert cells(result)[-3:] == [[part, "1", "3", "yes"] for part in ("train", "val", "test")]  # once it is removed
 
 
-def test_check_finds_folders_below_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_classes(tmp_path / "photos", {"a": 16})
-    assert run("check", "photos", "--data", tmp_path).exit_code == 0
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_folder_can_be_named_in_many_ways(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_classes(tmp_path / "photos", dict.fromkeys("abcd", 2))
+    task = ("--ways", 1, "--shots", 1, "--queries", 1)
+    for name in (photos, f"folder:{photos}"):
+        assert run(command, name, *task).exit_code == 0
+    for name in ("photos", "folder:photos"):
+        assert run(command, name, *task, "--data", tmp_path).exit_code == 0
     monkeypatch.setenv("METASTEP_DATA", str(tmp_path))
-    assert run("check", "photos").exit_code == 0
-    check_refused(run("check", "absent"), "absent: is not a folder")
+    assert run(command, "photos", *task).exit_code == 0
+    check_refused(run(command, "folder:absent"), "absent: is not a folder")
+    check_refused(run(command, "absent"), "'absent': unknown", "folder:PATH")
+    check_refused(run(command, ""), "'': unknown")
 
 
 def test_labelled_data_can_be_shown_and_checked(elsewhere: Path) -> None:

@@ -312,7 +312,7 @@ def test_impossible_episodes_are_refused(arguments, message):
     [
         (Episodes(13, 1, 1), "13-way episodes need 13 classes, but there are 12"),
         (Episodes(49, 1, 1, "as_classes"), "49 classes, but there are 12, 4 rotations of each"),
-        (Episodes(5, 5, 5), "5 shots and 5 queries need 10 images of each class, but there are 9. Lower"),
+        (Episodes(5, 5, 5), "5 shots and 5 queries need 10 images of each class, but no class has more than 9. Lower"),
     ],
 )
 def test_too_few_classes_or_images(episodes, message):

@@ -149,7 +149,8 @@ def test_a_folder_is_split_class_by_class(tmp_path: Path) -> None:
     assert splits.train.names == ("a", "b", "c")
     assert [counts(part) for part in splits[:3]] == [[6, 3, 1], [2, 1, 1], [2, 1, 1]]
     assert len(set.union(*(contents(part) for part in splits[:3]))) == 18
-    assert torch.equal(load_labelled("folder:photos", tmp_path, size=12).val.images, splits.val.images)
+    for name in ("folder:photos", "photos"):
+        assert torch.equal(load_labelled(name, tmp_path, size=12).val.images, splits.val.images)
     assert load_labelled(str(folder)).train.images.shape[1:] == (3, 256, 256)
     with Image.open(folder / "c" / "001.png") as picture:
         pixels = np.asarray(picture.resize((12, 12), Resampling.BILINEAR)).transpose(2, 0, 1)

@@ -103,31 +103,36 @@ def load(name: str, root: Path | None, split: str, progress: Progress = silent) 
 
 def resolve(name: str, root: Path | None) -> tuple[Entry, Path]:
     """The data set that is meant, and the folder that it is to be read from."""
-    entry = entry_of(name)
     root = root or data_directory()
+    entry = entry_of(name, root)
     if entry is FOLDER:
-        return entry, own_folder(Path(name.removeprefix("folder:")), root)
+        return entry, own_folder(name, root)
     if root is None and not entry.embedded:
         remedy = f"Name the folder that has it with --data or METASTEP_DATA; to get it: {entry.source}"
         raise DataError(f"{entry.name}: where is it? {remedy}.")
     return entry, (root or Path()).expanduser()
 
 
-def entry_of(name: str) -> Entry:
+def entry_of(name: str, root: Path | None = None) -> Entry:
     """The data set of that name; what looks like the path of a folder is a user's own."""
     for entry in ENTRIES:
         if name == entry.name and entry is not FOLDER:
             return entry
-    if name.startswith("folder:") or "/" in name or os.path.isdir(name):
+    if is_path(name, root):
         return FOLDER
     names = ", ".join(entry.name for entry in ENTRIES if entry is not FOLDER)
     raise DataError(f"data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH for your own.")
 
 
-def own_folder(path: Path, root: Path | None) -> Path:
-    """A user's folder: where its path says, or else below the data directory."""
-    path = path.expanduser()
-    below = (root or Path()).expanduser() / path
+def is_path(name: str, root: Path | None) -> bool:
+    """Whether a name that is no data set's can be that of a user's folder: it says so, or there is one."""
+    return name.startswith("folder:") or "/" in name or (name != "" and os.path.isdir(own_folder(name, root)))
+
+
+def own_folder(name: str, root: Path | None) -> Path:
+    """A user's folder, folder:PATH or just its path: where that says, or else below the data directory."""
+    path = Path(os.path.expanduser(name.removeprefix("folder:")))  # unlike Path's own, never an error
+    below = Path(os.path.expanduser(root or Path())) / path
     return below if exists(below) and not exists(path) else path
 
 

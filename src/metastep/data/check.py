@@ -1,6 +1,7 @@
 """What is wrong with a folder of classes: everything at once, so that it can be put right in one go."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from metastep.data.pictures import open_picture
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import PARTS
 
-Kind = Literal["unreadable", "too few", "duplicate", "empty", "misplaced", "link loop"]
+Kind = Literal["unreadable", "duplicate", "empty", "misplaced", "link loop"]
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,25 @@ class Finding:
         return f"{printable(self.path)}: {self.reason}"
 
 
-def check_folder(path: Path, shots: int = 1, queries: int = 15, *, progress: Progress = silent) -> list[Finding]:
-    """Everything that would stop `load_folder`, or spoil what is learned from it; empty when all is well.
-
-    Below train/, val/ and test/ the classes are not for episodes, so one picture of each is enough.
-    """
+def check_folder(path: Path, *, progress: Progress = silent) -> list[Finding]:
+    """Everything that would stop the loaders, or spoil what is learned from it; empty when all is well."""
     if not path.is_dir():
         raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
     first_with: dict[str, Path] = {}  # content hash -> the first file that has it
     if not is_split(path):
-        return _check_classes(path, shots + queries, first_with, progress)
+        return _check_classes(path, first_with, progress)
     parts = [path / part for part in PARTS if (path / part).is_dir()]
-    return [finding for part in parts for finding in _check_classes(part, 1, first_with, progress)]
+    return [finding for part in parts for finding in _check_classes(part, first_with, progress)]
 
 
-def _check_classes(path: Path, needed: int, first_with: dict[str, Path], progress: Progress) -> list[Finding]:
+def usable_pictures(path: Path, findings: Iterable[Finding]) -> dict[str, int]:
+    """Of each class, by name: what is left when everything that was found is removed."""
+    found = {finding.path for finding in findings}
+    classes = [entry for entry in entries(path) if entry.is_dir() and entry not in found]
+    return {folder.name: sum(file not in found for file in entries(folder)) for folder in classes}
+
+
+def _check_classes(path: Path, first_with: dict[str, Path], progress: Progress) -> list[Finding]:
     findings: list[Finding] = []
     found = entries(path)
     if not any(entry.is_dir() for entry in found):
@@ -54,24 +59,19 @@ def _check_classes(path: Path, needed: int, first_with: dict[str, Path], progres
         elif _loops(entry, path):
             findings.append(_finding("link loop", entry, "is a link to a folder that contains it: remove it"))
         else:
-            findings += _check_class(entry, needed, first_with)
+            findings += _check_class(entry, first_with)
         progress(done, len(found))
     return findings
 
 
-def _check_class(folder: Path, needed: int, first_with: dict[str, Path]) -> list[Finding]:
+def _check_class(folder: Path, first_with: dict[str, Path]) -> list[Finding]:
     try:
         files = entries(folder)
     except DataError as error:
         return [_unreadable(folder, error)]
-    findings = [finding for file in files if (finding := _check_file(file, folder, first_with))]
-    usable = len(files) - len(findings)
     if not files:
-        findings.append(_finding("empty", folder, "has no pictures: fill or remove it"))
-    elif usable < needed:
-        reason = f"has {usable} usable pictures, but shots + queries need {needed}: add some or ask for fewer"
-        findings.append(_finding("too few", folder, reason))
-    return findings
+        return [_finding("empty", folder, "has no pictures: fill or remove it")]
+    return [finding for file in files if (finding := _check_file(file, folder, first_with))]
 
 
 def _check_file(file: Path, folder: Path, first_with: dict[str, Path]) -> Finding | None:

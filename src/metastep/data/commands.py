@@ -12,12 +12,13 @@ from rich.text import Text
 from metastep.commands import Data, progress_bar, refusals
 from metastep.data.catalog import (
     ENTRIES,
+    FOLDER,
     OMNIGLOT,
     Entry,
     data_directory,
     entry_of,
     find,
-    own_folder,
+    resolve,
 )
 from metastep.data.check import Finding, check_folder
 from metastep.data.contact import contact_sheet
@@ -28,6 +29,7 @@ from metastep.data.files import entries
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
 from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
+from metastep.data.serving import Served, served_by
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -41,6 +43,7 @@ def _at_least_one(of_what: str) -> Any:
 Ways = Annotated[int, _at_least_one("Classes in an episode.")]
 Shots = Annotated[int, _at_least_one("Pictures of each class to adapt to.")]
 Queries = Annotated[int, _at_least_one("Pictures of each class to be judged by.")]
+DataSet = Annotated[str, typer.Argument(help="One of `metastep data list`, folder:PATH, or a path.")]
 
 
 @app.command("list")
@@ -85,7 +88,7 @@ def get(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="One of `metastep data list`, folder:PATH, or a path.")],
+    name: DataSet,
     out: Annotated[Path | None, typer.Option(help="The picture to write.", show_default="NAME-SPLIT.png")] = None,
     ways: Ways = 5,
     shots: Shots = 1,
@@ -112,26 +115,32 @@ def show(
 
 @app.command()
 def check(
-    path: Annotated[
-        Path, typer.Argument(help="A folder with one sub-folder of pictures per class, or the name of a labelled set.")
-    ],
+    name: DataSet,
+    ways: Ways = 5,
     shots: Shots = 1,
-    queries: Queries = 15,
+    queries: Queries = 5,
     data: Data = None,
 ) -> None:
-    """List everything that is wrong with a folder of your own pictures; exit status 1 if anything is."""
+    """List everything that is wrong with a folder of your own pictures, and which splits can serve such episodes.
+
+    Exit status 1 if anything is wrong, or if a split has too few classes or pictures.
+    """
     with refusals():
-        if only_labelled(str(path)):
-            with progress_bar(f"reading {path}") as progress:
-                typer.echo(describe(str(path), data, progress))
-            return
-        folder = own_folder(path, data)
-        with progress_bar(f"checking {printable(folder)}") as progress:
-            findings = check_folder(folder, shots, queries, progress=progress)
+        with progress_bar(f"checking {printable(name)}") as progress:
+            if only_labelled(name):
+                typer.echo(describe(name, data, progress))
+                return
+            entry, folder = resolve(name, data)
+            findings = check_folder(folder, progress=progress) if entry is FOLDER else []
+            served = served_by(name, data, Episodes(ways, shots, queries), findings, progress)
         if findings:
             _print_findings(findings, folder)
+        if served:
+            _print_served(served, f"{ways}-way {shots}-shot with {queries} queries?")
+        if findings or any(each.shortage for each in served):
             raise typer.Exit(1)
-        typer.echo(f"{printable(folder)}: all is well for {shots} shots and {queries} queries")
+        purpose = "" if served else " for transfer; its own train/ and test/ share their classes, and serve no episodes"
+        typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well{purpose}")
 
 
 def _table(*headings: str, title: str = "") -> Table:
@@ -157,3 +166,12 @@ def _print_findings(findings: list[Finding], folder: Path) -> None:
     console.print(table)
     number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
     console.print(Text(f"{number} in {printable(folder)}"))
+
+
+def _print_served(served: list[Served], question: str) -> None:
+    table = _table("split", "classes", "pictures of each", question)
+    for split, sizes, shortage in served:
+        pictures = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
+        answer = Text(printable(shortage), "yellow") if shortage else Text("yes", "green")
+        table.add_row(split, f"{len(sizes):,}", pictures, answer)
+    Console().print(table)

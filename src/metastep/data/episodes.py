@@ -116,14 +116,14 @@ def real_counts(
     """The `counts` of an image set for `draw`, checked here once, since looking at them there would wait for a GPU."""
     if not counts:
         return None
-    small = [i for i, count in enumerate(counts) if count < episodes.images]
-    if small:
-        shown = [f"{names[i] if names else f'class {i}'} ({counts[i]})" for i in small[:5]]
-        raise MetastepError(
-            f"{_need(episodes)}, but {len(small)} of {len(counts)} classes have fewer: {', '.join(shown)}"
-            f"{', …' if len(small) > 5 else ''}. Lower shots or queries, or add images to those classes."
-        )
+    _require_sizes(counts, episodes, names)
     return torch.tensor(counts, device=device)
+
+
+def require_enough(sizes: Sequence[int], episodes: Episodes, names: Sequence[str], shown: int = 5) -> None:
+    """Says what is missing where classes of so many images cannot serve; `shown`: how many of them it names."""
+    _require_classes(len(sizes), episodes)
+    _require_sizes(sizes, episodes, names, shown)
 
 
 def _labelled(images: Tensor, rows: Tensor, turns: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -160,17 +160,38 @@ def _require_images(images: Tensor, episodes: Episodes) -> None:
             "episodes need contiguous bytes, torch.uint8 (classes, per_class, channels, height, width)."
         )
     classes, per_class, _, height, width = images.shape
+    _require_classes(classes, episodes)
+    _require_largest(per_class, episodes)
+    if episodes.rotations != "none" and height != width:
+        raise MetastepError(
+            f"pictures of {height}×{width} cannot be turned by 90 degrees: make them square, or set rotations='none'."
+        )
+
+
+def _require_classes(classes: int, episodes: Episodes) -> None:
     if classes * episodes.variants < episodes.ways:
         turned = ", 4 rotations of each" if episodes.variants == 4 else ""
         raise MetastepError(
             f"{episodes.ways}-way episodes need {episodes.ways} classes, but there are {classes}{turned}. "
             "Lower ways, or add classes."
         )
-    if per_class < episodes.images:
-        raise MetastepError(f"{_need(episodes)}, but there are {per_class}. Lower shots or queries, or add images.")
-    if episodes.rotations != "none" and height != width:
+
+
+def _require_largest(size: int, episodes: Episodes) -> None:
+    if size < episodes.images:
         raise MetastepError(
-            f"pictures of {height}×{width} cannot be turned by 90 degrees: make them square, or set rotations='none'."
+            f"{_need(episodes)}, but no class has more than {size}. Lower shots or queries, or add images."
+        )
+
+
+def _require_sizes(sizes: Sequence[int], episodes: Episodes, names: Sequence[str], shown: int = 5) -> None:
+    _require_largest(max(sizes), episodes)
+    small = [i for i, size in enumerate(sizes) if size < episodes.images]
+    if small:
+        few = [f"{names[i] if names else f'class {i}'} ({sizes[i]})" for i in small[:shown]]
+        raise MetastepError(
+            f"{_need(episodes)}, but {len(small)} of {len(sizes)} classes have fewer: {', '.join(few)}"
+            f"{', …' if len(small) > shown else ''}. Lower shots or queries, or add images to those classes."
         )
 
 

@@ -1,5 +1,6 @@
 """A user's own pictures: one sub-folder per class, files of any size and kind."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from metastep.data.progress import Progress, silent
 from metastep.data.splits import Split, sizes_from_fractions, split_classes
 
 _ADVICE = "`metastep data check` lists everything that is wrong with a folder"
+FRACTIONS = (0.64, 0.16, 0.20)  # of the classes for training, validation and testing
 
 
 def load_folder(
@@ -20,7 +22,7 @@ def load_folder(
     *,
     size: int = 84,
     channels: int = 3,
-    fractions: tuple[float, float, float] = (0.64, 0.16, 0.20),
+    fractions: tuple[float, float, float] = FRACTIONS,
     seed: int = 0,
     per_class: int | None = None,
     progress: Progress = silent,
@@ -32,8 +34,7 @@ def load_folder(
     loading: a picture left out in silence would change the result.
     """
     classes = class_files(path)
-    chosen = split_classes(sizes_from_fractions(len(classes), fractions), split, seed)
-    names = tuple(list(classes)[i] for i in chosen)
+    names = classes_of(list(classes), split, fractions, seed)
     if not names:
         reason = f"has {len(classes)} classes, which leaves none for {split!r} at fractions {fractions}"
         raise problem(path, reason, "Add classes, change the fractions, or use the split 'all'")
@@ -45,6 +46,13 @@ def load_folder(
         progress(done := done + len(row), total)
     images, counts = stack_classes(rows)
     return ImageSet(torch.from_numpy(images), names, names, counts)
+
+
+def classes_of(
+    names: Sequence[str], split: Split, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
+) -> tuple[str, ...]:
+    """Which of all the classes of a folder are a split's."""
+    return tuple(names[i] for i in split_classes(sizes_from_fractions(len(names), fractions), split, seed))
 
 
 def class_files(path: Path) -> dict[str, list[Path]]:

@@ -1,13 +1,12 @@
 """Labelled data sets by name, split into pictures to learn from, to make choices with, and to report on."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import ENTRIES, data_directory, own_folder
+from metastep.data.catalog import ENTRIES, data_directory, is_path, own_folder
 from metastep.data.characters import load_characters
 from metastep.data.cifar100 import CIFAR100
 from metastep.data.digits import load_digits
@@ -71,16 +70,17 @@ def load_labelled(
     """
     if size is not None and size < 1:
         raise DataError(f"size = {size}: pictures need at least 1 pixel.")
-    splits = labelled_entry(name).load(Request(name, root or data_directory(), size, seed, progress))
+    root = root or data_directory()
+    splits = labelled_entry(name, root).load(Request(name, root, size, seed, progress))
     return splits if per_class is None else splits._replace(train=few(splits.train, per_class, seed))
 
 
-def labelled_entry(name: str) -> LabelledEntry:
+def labelled_entry(name: str, root: Path | None = None) -> LabelledEntry:
     """The data set of that name; what looks like the path of a folder is a user's own."""
     for entry in LABELLED:
         if entry is not OWN and (name == entry.name or (entry is GLYPHS and name.startswith("glyphs:"))):
             return entry
-    if name.startswith("folder:") or "/" in name or os.path.isdir(name):
+    if is_path(name, root):
         return OWN
     names = ", ".join(entry.name for entry in LABELLED if entry is not OWN)
     raise DataError(f"labelled data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH.")
@@ -104,8 +104,7 @@ def _characters(request: Request) -> LabelledSplits:
 
 
 def _own(request: Request) -> LabelledSplits:
-    path = own_folder(Path(request.name.removeprefix("folder:")), request.root)
-    return load_own(path, request.size, request.seed, request.progress)
+    return load_own(own_folder(request.name, request.root), request.size, request.seed, request.progress)
 
 
 def _entry(official: Official, summary: str, licence: str) -> LabelledEntry:

@@ -1,0 +1,54 @@
+"""Which episodes a data set can serve: each split must have the classes, and each class the pictures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from metastep.data.catalog import FOLDER, load, resolve
+from metastep.data.check import Finding, usable_pictures
+from metastep.data.episodes import Episodes, require_enough
+from metastep.data.folder import classes_of
+from metastep.data.own import is_split
+from metastep.data.progress import Progress
+from metastep.data.splits import PARTS, Part
+from metastep.errors import MetastepError
+
+Classes = tuple[Sequence[str], Sequence[int]]  # their names, and how many pictures each has
+
+
+class Served(NamedTuple):
+    split: Part
+    sizes: Sequence[int]
+    """Pictures of each class."""
+    shortage: str
+    """What is missing for the episodes, and what to do about it; empty where they can be drawn."""
+
+
+def served_by(
+    name: str, root: Path | None, episodes: Episodes, findings: Iterable[Finding], progress: Progress
+) -> list[Served]:
+    """Each split of a data set; a user's folder is taken without what was found to be wrong with it."""
+    entry, folder = resolve(name, root)
+    parts = _split(folder, findings) if entry is FOLDER else _read(name, root, progress)
+    return [Served(part, sizes, _shortage(names, sizes, episodes)) for part, (names, sizes) in parts.items()]
+
+
+def _split(folder: Path, findings: Iterable[Finding]) -> Mapping[Part, Classes]:
+    if is_split(folder):
+        return {}  # its own parts share their classes: they are for transfer
+    sizes = usable_pictures(folder, findings)
+    names = {part: classes_of(list(sizes), part) for part in PARTS}
+    return {part: (names[part], [sizes[name] for name in names[part]]) for part in PARTS}
+
+
+def _read(name: str, root: Path | None, progress: Progress) -> Mapping[Part, Classes]:
+    read = {part: load(name, root, part, progress) for part in PARTS}
+    return {part: (images.names, images.sizes) for part, images in read.items()}
+
+
+def _shortage(names: Sequence[str], sizes: Sequence[int], episodes: Episodes) -> str:
+    try:
+        require_enough(sizes, episodes, names, shown=len(names))
+    except MetastepError as error:
+        return str(error)
+    return ""
