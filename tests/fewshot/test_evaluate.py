@@ -8,26 +8,18 @@ import pytest
 import torch
 
 from metastep.errors import MetastepError
-from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, NetConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, evaluate
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.scores import Evaluation, paired_difference, read_evaluations, save
 from metastep.fewshot.validation import judge
-from metastep.report import probes
 from metastep.report.probes import probe
 from metastep.runs import RunError
 from tests.fewshot.helpers import SIZE, TINY, stripes
 from tests.fewshot.use_helpers import fresh
 
 FEW = Request(episodes=7)
-
-
-@pytest.fixture(autouse=True)
-def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "load", stripes)
-    monkeypatch.setattr(probes, "load", stripes)
 
 
 def timeless(evaluation: Evaluation) -> Evaluation:

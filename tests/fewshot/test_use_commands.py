@@ -8,11 +8,8 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import shipped, use_commands
-from metastep.report import probes
 from tests.data.test_commands import check_refused
-from tests.fewshot.helpers import stripes
 from tests.fewshot.use_helpers import drawings, fresh, write_bars, write_run
 
 app = typer.Typer()
@@ -22,8 +19,6 @@ for command in (use_commands.evaluate, use_commands.classify, use_commands.repor
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "load", stripes)
-    monkeypatch.setattr(probes, "load", stripes)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 

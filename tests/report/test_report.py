@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from metastep.data import DataError, ImageSet
-from metastep.fewshot import evaluate as evaluating
+from metastep.fewshot import sampling
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.scores import read_evaluations, save
-from metastep.report import probes, write_report
+from metastep.report import write_report
 from metastep.report.collect import collect, named
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
@@ -28,15 +28,14 @@ VOID = {"meta", "img", "br", "input", "link", "hr"}
 LINKS = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
 
 
-def evil_stripes(name: str = "stripes", root: Path | None = None, split: str = "train") -> ImageSet:
-    images = stripes(name, root, split)
+def evil_stripes(name: str, root: Path | None, split: str, progress: object) -> ImageSet:
+    images = stripes(name, root, split, progress)
     return images._replace(names=tuple(f"{EVIL} {i}" for i in range(len(images.names))))
 
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluating, "load", evil_stripes)
-    monkeypatch.setattr(probes, "load", evil_stripes)
+    monkeypatch.setattr(sampling, "load", evil_stripes)
 
 
 class Page(HTMLParser):
@@ -132,12 +131,14 @@ def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_names_from_files_are_escaped(tmp_path: Path) -> None:
-    config = replace(TINY, data=replace(TINY.data, name=f"folder:{EVIL}"))
+    (tmp_path / "pictures" / EVIL).mkdir(parents=True)
+    config = replace(TINY, data=replace(TINY.data, name=f"folder:{tmp_path}/pictures/{EVIL}"))
     page = page_of(tmp_path, evaluated(tmp_path / EVIL, config), write_run(tmp_path / "plain"))
     check_self_contained(page)
     assert EVIL not in page.source
     assert page.text.count(EVIL) > 6  # title, tables, legend, names of classes, configuration
     assert f"folder:{EVIL}" in page.text
+    assert str(tmp_path) not in page.text
 
 
 def test_figures_are_sound_inline(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.Monk
     def absent(*arguments: object) -> ImageSet:
         raise DataError(f"{EVIL} is not here.")
 
-    monkeypatch.setattr(probes, "load", absent)
+    monkeypatch.setattr(sampling, "load", absent)
     page = page_of(tmp_path, folder)
     check_self_contained(page)
     assert f"Not shown: {EVIL} is not here." in page.text

@@ -43,6 +43,7 @@ VARIANTS = [
     Settings(steps=-3, augment=True, method=1, seed=7, lengths=(1, 2), windows=(1, 2), number=1.0),
     Settings(outer=Outer(0.1, (0.5, 0.25), 1e-300), second=Outer(decay=1 / 3)),
     Settings(pairs=(("a", Outer()), ("b", Outer(2.0)))),
+    Settings(name="a path with a byte that is no text: \udcff"),
 ]
 
 

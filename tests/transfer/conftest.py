@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from metastep.transfer import reading
 from metastep.transfer import train as training
 from metastep.transfer.source import source_run
 from tests.transfer.train_helpers import TINY, stripes
@@ -11,8 +12,7 @@ from tests.transfer.train_helpers import TINY, stripes
 
 @pytest.fixture
 def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "load_labelled", stripes)
-    monkeypatch.setattr("metastep.transfer.evaluate.load_labelled", stripes)
+    monkeypatch.setattr(reading, "load_labelled", stripes)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source that was trained before"""
     folder = tmp_path_factory.mktemp("source") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "load_labelled", stripes)
+        patch.setattr(reading, "load_labelled", stripes)
         training.train(source_run(TINY), folder)
     return folder

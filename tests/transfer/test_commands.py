@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from metastep.cli import app
@@ -203,22 +204,89 @@ def test_weights_by_pair() -> None:
     assert weights_of([], "what") is None
 
 
-def test_a_users_folder_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import Image
-
+@pytest.fixture
+def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """On users' own folders, the source's and the target's; then somebody goes elsewhere"""
     monkeypatch.undo()  # the real loader
     monkeypatch.chdir(tmp_path)
-    part = stripes().train
-    for i, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
-        place = tmp_path / "mine" / f"class {int(label)}"
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
+    for name in ("mine", "letters"):
+        part = stripes(name).train
+        for i, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+            place = tmp_path / name / f"class {int(label)}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
     monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1))
-    own = ["--target-data", "folder:mine", "--source-data", "folder:mine", "--size", "8"]
+    own = ["--target-data", "folder:mine", "--source-data", "folder:letters", "--size", "8"]
     done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own])
     assert done.exit_code == 0, done.output
     assert "1 of 1 epochs" in done.output
-    assert [path.name for path in Path("runs").iterdir()] == ["mine-transfer"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (folder,) = (tmp_path / "runs").iterdir()
+    return folder
+
+
+def resumed(folder: Path, *more: str) -> tuple[int, str]:
+    nets = ["--source-net", TEACHER, "--target-net", PUPIL]
+    done = cli.invoke(app, ["transfer", "run", "--resume", str(folder), *nets, *more])
+    return done.exit_code, done.output
+
+
+def test_users_folders_are_found_from_everywhere(own_run: Path, tmp_path: Path) -> None:
+    assert own_run.name == "mine-transfer"
+    assert resumed(own_run)[0] == 0
+    judged = cli.invoke(app, ["transfer", "evaluate", str(own_run), "--target-net", PUPIL])
+    assert judged.exit_code == 0, judged.output
+    cli.invoke(app, ["report", str(own_run)])
+    assert "folder:mine" in Path("report.html").read_text()
+    assert str(tmp_path) not in Path("report.html").read_text()
+
+
+def test_users_folders_that_changed_are_noticed(own_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "class 0" / "0.png").unlink()
+    judged = cli.invoke(app, ["transfer", "evaluate", str(own_run), "--target-net", PUPIL])
+    for status, said in ((judged.exit_code, judged.output), resumed(own_run)):
+        assert status == 2
+        assert f"{tmp_path}/mine: has other pictures than in training" in said
+    # Naming the source's anew does not make the target's right.
+    assert "mine: has other pictures" in resumed(own_run, "--source-data", str(tmp_path / "letters"))[1]
+    assert resumed(own_run)[0] == 2
+
+
+def test_users_folders_that_were_moved_are_named_anew(own_run: Path, tmp_path: Path) -> None:
+    for name in ("mine", "letters"):
+        (tmp_path / name).rename(tmp_path / "elsewhere" / name)
+    assert f"{tmp_path}/mine: is not there" in resumed(own_run)[1]
+    assert "mine: has other pictures" not in resumed(own_run, "--target-data", "folder:mine")[1]
+    status, said = resumed(own_run)  # which remembers it
+    assert status == 2
+    assert f"{tmp_path}/letters: is not there" in said
+    assert "of a source --source-data, with --resume" in said
+    before = Run(own_run).config(TransferConfig)
+    assert "mine: has other pictures" in resumed(own_run, "--source-data", "folder:mine")[1]
+    assert Run(own_run).config(TransferConfig) == before
+    assert resumed(own_run, "--source-data", "folder:letters")[0] == 0
+    assert resumed(own_run)[0] == 0
+    assert "digits: is not there" in resumed(own_run, "--target-data", "digits")[1]
+
+
+def test_only_folders_can_be_named_anew(tmp_path: Path) -> None:
+    cli.invoke(app, ["transfer", "run", "--preset", "alone", "--out", "alone"])
+    for option in ("--target-data", "--source-data"):
+        status, said = resumed(Path("alone"), option, "folder:mine")
+        assert status == 2
+        assert "folder:mine: a run goes on with its own data" in said
+
+
+def test_a_run_is_the_same_wherever_its_pictures_are() -> None:
+    here, there = (
+        replace(
+            TINY, data=DataConfig(f"folder:/{place}/mine"), source=replace(TINY.source, dataset=f"folder:/{place}/x")
+        )
+        for place in ("here", "there")
+    )
+    assert here.essential == there.essential
+    assert here.essential != replace(here, data=replace(here.data, fingerprint="another")).essential
 
 
 @pytest.mark.parametrize(

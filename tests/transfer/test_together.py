@@ -13,7 +13,7 @@ from metastep.errors import NonFiniteError
 from metastep.runs import Run, read_metrics
 from metastep.runs.together import Turns, together
 from metastep.transfer import epoch as epochs
-from metastep.transfer import train as training
+from metastep.transfer import reading
 from metastep.transfer.config import InnerConfig, MethodConfig, TargetConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.train import needs_source, resume_in_turns, train, train_in_turns
@@ -38,7 +38,7 @@ def alone(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where each of them was trained with nothing beside it"""
     folder = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "load_labelled", stripes)
+        patch.setattr(reading, "load_labelled", stripes)
         for name, config in configs(source).items():
             train(config, folder / name)
     return folder

@@ -87,6 +87,7 @@ FOLDER = Entry(
     locate=_nowhere,
 )
 ENTRIES = (GLYPHS, OMNIGLOT, MINI_IMAGENET, FOLDER)
+NAMED = {entry.name: entry for entry in ENTRIES if entry is not FOLDER}
 
 
 def load(name: str, root: Path | None, split: str, progress: Progress = silent) -> ImageSet:
@@ -103,8 +104,8 @@ def load(name: str, root: Path | None, split: str, progress: Progress = silent) 
 
 def resolve(name: str, root: Path | None) -> tuple[Entry, Path]:
     """The data set that is meant, and the folder that it is to be read from."""
-    root = root or data_directory()
     entry = entry_of(name, root)
+    root = root or data_directory()
     if entry is FOLDER:
         return entry, own_folder(name, root)
     if root is None and not entry.embedded:
@@ -115,13 +116,17 @@ def resolve(name: str, root: Path | None) -> tuple[Entry, Path]:
 
 def entry_of(name: str, root: Path | None = None) -> Entry:
     """The data set of that name; what looks like the path of a folder is a user's own."""
-    for entry in ENTRIES:
-        if name == entry.name and entry is not FOLDER:
-            return entry
-    if is_path(name, root):
+    if name in NAMED:
+        return NAMED[name]
+    if is_own(name, root):
         return FOLDER
-    names = ", ".join(entry.name for entry in ENTRIES if entry is not FOLDER)
+    names = ", ".join(NAMED)
     raise DataError(f"data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH for your own.")
+
+
+def is_own(name: str, root: Path | None) -> bool:
+    """Whether a user's folder is meant; the names of data sets come first."""
+    return name not in NAMED and is_path(name, root)
 
 
 def is_path(name: str, root: Path | None) -> bool:
@@ -132,7 +137,7 @@ def is_path(name: str, root: Path | None) -> bool:
 def own_folder(name: str, root: Path | None) -> Path:
     """A user's folder, folder:PATH or just its path: where that says, or else below the data directory."""
     path = Path(os.path.expanduser(name.removeprefix("folder:")))  # unlike Path's own, never an error
-    below = Path(os.path.expanduser(root or Path())) / path
+    below = (root or data_directory() or Path()).expanduser() / path
     return below if exists(below) and not exists(path) else path
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from metastep.data.errors import problem
 
+END_BYTES = 4096
 MAX_FILE_BYTES = 256 * 2**20  # a picture or a small table; anything larger is a mistake or an attack
 
 
@@ -90,6 +91,27 @@ def folder_identity(folder: Path) -> tuple[int, int]:
     except OSError as error:
         raise problem(folder, f"cannot be opened ({error.strerror})", "Check the path") from error
     return status.st_dev, status.st_ino
+
+
+def contents(folder: Path) -> str:
+    """Changes when a file below the folder comes, goes or changes; the same wherever the folder lies.
+
+    Of a file, its name, its size and its end, which hardly two pictures share: reading all takes too long.
+    """
+    digest = hashlib.sha256()
+    for file in files_under(folder):
+        name = file.relative_to(folder).as_posix().encode(errors="surrogateescape")
+        digest.update(b"%b\0%d\0%b\0" % (name, file.stat().st_size, _end_of(file)))
+    return digest.hexdigest()[:16]
+
+
+def _end_of(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - END_BYTES))
+            return opened.read(END_BYTES)
+    except OSError as error:
+        raise problem(file, f"cannot be read ({error.strerror})", "Check its permissions") from error
 
 
 def fingerprint(path: Path) -> str:

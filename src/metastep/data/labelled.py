@@ -70,8 +70,7 @@ def load_labelled(
     """
     if size is not None and size < 1:
         raise DataError(f"size = {size}: pictures need at least 1 pixel.")
-    root = root or data_directory()
-    splits = labelled_entry(name, root).load(Request(name, root, size, seed, progress))
+    splits = labelled_entry(name, root).load(Request(name, root or data_directory(), size, seed, progress))
     return splits if per_class is None else splits._replace(train=few(splits.train, per_class, seed))
 
 
@@ -80,10 +79,15 @@ def labelled_entry(name: str, root: Path | None = None) -> LabelledEntry:
     for entry in LABELLED:
         if entry is not OWN and (name == entry.name or (entry is GLYPHS and name.startswith("glyphs:"))):
             return entry
-    if is_path(name, root):
+    if is_own(name, root):
         return OWN
     names = ", ".join(entry.name for entry in LABELLED if entry is not OWN)
     raise DataError(f"labelled data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH.")
+
+
+def is_own(name: str, root: Path | None) -> bool:
+    """Whether a user's folder is meant; the names of data sets come first."""
+    return all(name != entry.name for entry in LABELLED if entry is not OWN) and is_path(name, root)
 
 
 def only_labelled(name: str) -> bool:

@@ -50,11 +50,11 @@ def train(
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
-    net, iterations = (given.pop(name, None) for name in ("net", "iterations"))
+    net, iterations, dataset = (given.pop(name, None) for name in ("net", "iterations", "dataset"))
     require_none(given)
     run = Run.open(folder)
     with started_ranks(uses_gpu(run.config(TrainConfig).device)) as ranks:
-        trained = training.resume(folder, data, net, ranks, iterations)
+        trained = training.resume(folder, data, net, ranks, iterations, dataset)
         _report(trained, run.config(TrainConfig), folder, ranks)
 
 

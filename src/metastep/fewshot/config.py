@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from metastep.data.episodes import Episodes, Rotations
+from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
 from metastep.nets import HeadInit
 from metastep.runs.device import Precision
@@ -53,6 +54,12 @@ class DataConfig:
         "none",
         "Quarter turns: per_episode draws one for each class of an episode, as_classes makes four of each.",
     )
+    fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
+
+    @property
+    def pictures(self) -> str:
+        """What they are, wherever they are"""
+        return self.fingerprint or self.name
 
 
 @dataclass(frozen=True)
@@ -212,14 +219,20 @@ class TrainConfig:
 
     @property
     def essential(self) -> "TrainConfig":
-        """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at
+        """Without what makes no other run of it: where its data are, where and how precisely it is computed, how often
+        it is looked at.
 
         How a run is tested makes it another one only where validation, which is like it, chooses the checkpoint.
         """
         return replace(
-            self, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1, log_every=1,
-            test=self.test if self.validation.every else TestConfig(),
+            self.shared, device="auto", precision="float32", threads=1, chunk_size=None, checkpoint_every=1,
+            log_every=1, test=self.test if self.validation.every else TestConfig(),
         )  # fmt: skip
+
+    @property
+    def shared(self) -> "TrainConfig":
+        """For others to see: a user's folder without its place"""
+        return replace(self, data=replace(self.data, name=without_place(self.data.name)))
 
     def as_tested(self) -> "TrainConfig":
         """The same, with the inner loop that the learner is judged and used with"""

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from metastep.data import ImageSet, load
+from metastep.data import ImageSet
 from metastep.data.episodes import Episodes, Rotations
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
-from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.config import DataConfig, TrainConfig
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.sampling import Sampler, read_split, remembered
 from metastep.fewshot.scores import Evaluation, StepScore
 from metastep.fewshot.validation import in_chunks, judge_of, mean, without_dropout
 from metastep.trees import tree_leaves
@@ -57,9 +57,10 @@ def evaluate(
     weights = digest(learner)
     learner = with_steps(learner.changed(ways=request.ways), request.steps, request.exact_steps)
     episodes = requested_episodes(learner.config, request)
-    name = request.dataset or learner.config.data.name
-    images = load(name, data, request.split)
-    require_fitting(learner.config, images, name)
+    asked = learner.config.data if request.dataset is None else DataConfig(request.dataset)
+    images = read_split(asked, data, request.split)
+    require_fitting(learner.config, images, asked.name)
+    seen = remembered(asked, data)
     sampler = Sampler.of(images, episodes, request.seed, learner.device, tree_leaves(learner.meta)[0].dtype)
 
     began = time.perf_counter()
@@ -67,7 +68,7 @@ def evaluate(
     percent = 100 * right
     scores = [mean(column) for column in percent.T]
     return Evaluation(
-        dataset=name,
+        dataset=seen.name,
         split=request.split,
         ways=episodes.ways,
         shots=episodes.shots,
@@ -84,6 +85,7 @@ def evaluate(
         not_finite=int((~finite).sum()),
         seconds=time.perf_counter() - began,
         accuracies=tuple(round(value, 4) for value in percent[:, -1].tolist()),
+        fingerprint=seen.fingerprint,
     )
 
 

@@ -13,7 +13,7 @@ FLAGS = Flags(
         "inner.steps": "steps", "outer.tasks": "tasks", "outer.iterations": "iterations",
     },
     unprefixed=("data", "net", "method"),
-    hidden=("net.channels", "net.size"),  # these come from the data
+    hidden=("net.channels", "net.size", "data.fingerprint"),  # these come from the data
     choices={"method.name": METHOD_OPTIONS, "inner.optimizer": INNER_OPTIONS, "outer.optimizer": {"adam": {"eps"}}},
 )  # fmt: skip
 

@@ -66,8 +66,8 @@ class Learner:
         return learner
 
     def save(self, path: str | Path) -> None:
-        """One file with everything in it but the code of a user's own net"""
-        checkpoints.save(Path(path), {"config": to_plain(self.config)} | self.tree(), KIND)
+        """One file with everything in it but the code of a user's own net, and where it was trained"""
+        checkpoints.save(Path(path), {"config": to_plain(self.config.shared)} | self.tree(), KIND)
 
     def tree(self) -> dict[str, Any]:
         """What a checkpoint keeps of a learner; `held` is what its net has besides θ (buffers, frozen parameters)"""

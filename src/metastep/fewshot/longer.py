@@ -24,8 +24,3 @@ def lengthened(run: Run, iterations: int) -> TrainConfig:
         remedy = f"Leave --iterations out, or start a new run with --iterations {iterations}"
         raise problem(RunError, run.folder, reason, remedy)
     return replace(config, outer=outer)
-
-
-def lengthen(run: Run, iterations: int) -> None:
-    with run.lock():
-        run.configure(lengthened(run, iterations))

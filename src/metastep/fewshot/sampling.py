@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from metastep.data import ImageSet, load
+from metastep.data.catalog import is_own
 from metastep.data.episodes import Episodes, draw, real_counts
 from metastep.data.progress import Progress, silent
+from metastep.data.remembering import fingerprint_of, placed, require_remembered
 from metastep.errors import MetastepError
-from metastep.fewshot.config import TrainConfig
+from metastep.fewshot.config import DataConfig, TrainConfig
 from metastep.windows import Task
 
+AGAIN = "--dataset folder:PATH (with --resume, for good)"
 VALIDATION_SEED = 2020  # its own, so that runs with different seeds are judged by the same episodes
 
 
@@ -44,8 +47,21 @@ def read_images(
     config: TrainConfig, root: Path | None, progress: Progress = silent
 ) -> tuple[ImageSet, ImageSet | None]:
     """The classes to train on and, where they are wanted, those to validate with"""
-    train = load(config.data.name, root, config.data.split, progress)
+    train = read_split(config.data, root, config.data.split, progress)
     return train, load(config.data.name, root, "val", progress) if config.validation.every else None
+
+
+def read_split(data: DataConfig, root: Path | None, split: str, progress: Progress = silent) -> ImageSet:
+    """Of a folder that is remembered, only the pictures that it had"""
+    require_remembered(data.name, data.fingerprint, root, AGAIN)
+    return load(data.name, root, split, progress)
+
+
+def remembered(data: DataConfig, root: Path | None) -> DataConfig:
+    """A user's own folder as it is now, to be found again"""
+    if not is_own(data.name, root):
+        return data
+    return replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
 
 
 def fitted(config: TrainConfig, images: ImageSet) -> TrainConfig:

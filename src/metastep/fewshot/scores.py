@@ -50,15 +50,22 @@ class Evaluation:
     seconds: float
     accuracies: tuple[float, ...]
     """Of each episode, for paired comparisons"""
+    fingerprint: str | None = None
+    """Of the pictures, where they are a user's own"""
 
     @property
     def steps(self) -> int:
         return sum(self.windows)
 
     @property
+    def pictures(self) -> str:
+        """What they are, wherever they are"""
+        return self.fingerprint or self.dataset
+
+    @property
     def task(self) -> tuple[object, ...]:
         """What makes two evaluations comparable, episode by episode"""
-        return self.dataset, self.split, self.ways, self.shots, self.queries, self.rotations, self.episodes, self.seed
+        return self.pictures, self.split, self.ways, self.shots, self.queries, self.rotations, self.episodes, self.seed
 
 
 def to_json(evaluation: Evaluation) -> str:

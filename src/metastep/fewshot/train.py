@@ -8,7 +8,7 @@ others, too, it ends as it would have alone.
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from metastep.fewshot.building import trusted
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.longer import lengthen, lengthened
 from metastep.fewshot.parts import Parts, prepare
+from metastep.fewshot.reconfiguring import reconfigure, reconfigured
 from metastep.fewshot.record import recording
-from metastep.fewshot.sampling import fitted, read_images
+from metastep.fewshot.sampling import fitted, read_images, remembered
 from metastep.fewshot.stepping import stepper
 from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
@@ -65,12 +65,14 @@ def resume(
     net: str | None = None,
     ranks: Ranks = ALONE,
     iterations: int | None = None,
+    dataset: str | None = None,
 ) -> Trained:
     """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise.
 
     iterations: how many the run is to have made at its end, if not as many as it was started with.
+    dataset: where a user's own folder of pictures is, if it was moved; the run remembers it.
     """
-    return alone(resume_in_turns(folder, data, net, ranks, iterations))
+    return alone(resume_in_turns(folder, data, net, ranks, iterations, dataset))
 
 
 def train_in_turns(
@@ -83,7 +85,7 @@ def train_in_turns(
     """`train`, with pauses for others"""
     with reading as progress:
         images, validation = read_images(config, data, progress)
-    config = fitted(config, images)
+    config = fitted(replace(config, data=remembered(config.data, data)), images)
     parts = prepare(config, images, validation, ranks)  # before there is a folder: what cannot be trained leaves none
     run = ranks.from_first(lambda: Run.create(folder, config))
     return (yield from _train(run, config, parts, ranks))
@@ -95,19 +97,20 @@ def resume_in_turns(
     net: str | None = None,
     ranks: Ranks = ALONE,
     iterations: int | None = None,
+    dataset: str | None = None,
 ) -> Turns[Trained]:
     """`resume`, with pauses for others"""
-    run, config = ranks.from_first(lambda: opened(folder, iterations))
+    run, config = ranks.from_first(lambda: opened(folder, iterations, dataset, data))
     config = trusted(config, net)
     parts = prepare(config, *read_images(config, data), ranks)
-    if iterations is not None:  # not before: a run that cannot go on is left as it was
-        ranks.from_first(lambda: lengthen(run, iterations))
+    if iterations is not None or dataset is not None:  # not before: a run that cannot go on is left as it was
+        ranks.from_first(lambda: reconfigure(run, iterations, dataset, data))
     return (yield from _train(run, config, parts, ranks))
 
 
-def opened(folder: Path, iterations: int | None) -> tuple[Run, TrainConfig]:
+def opened(folder: Path, iterations: int | None, dataset: str | None, data: Path | None) -> tuple[Run, TrainConfig]:
     run = Run.open(folder)
-    return run, run.config(TrainConfig) if iterations is None else lengthened(run, iterations)
+    return run, reconfigured(run, iterations, dataset, data)
 
 
 def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[Trained]:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
 from metastep.data.errors import printable
+from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
 from metastep.fewshot.config import METHOD_OPTIONS, TrainConfig
 from metastep.fewshot.evaluate import digest
@@ -78,7 +79,7 @@ class RunReport:
         def far(e: Evaluation) -> tuple[bool, ...]:
             ours = self.config.test_episodes
             setting = (e.ways, e.shots) != (ours.ways, ours.shots)
-            other = setting, e.dataset != self.config.data.name, self.is_earlier(e)
+            other = setting, e.pictures != self.config.data.pictures, self.is_earlier(e)
             return e.checkpoint == "untrained", e.split != "test", *other
 
         return min(self.evaluations, key=far, default=None)
@@ -107,9 +108,9 @@ class RunReport:
 
 def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None, data: Path | None) -> RunReport:
     run = Run.open(folder)
-    config = run.config(TrainConfig)
+    config = run.config(TrainConfig).shared
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    evaluations = read_evaluations(folder)
+    evaluations = [replace(each, dataset=without_place(each.dataset)) for each in read_evaluations(folder)]
     weights, probed, note = {}, None, ""
     try:
         learners = checkpoints_of(folder, net)

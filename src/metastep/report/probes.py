@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from metastep.counting import counting
-from metastep.data import ImageSet, load
+from metastep.data import ImageSet
 from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
 from metastep.diagnostics import gradient_difference
 from metastep.fewshot.building import build
 from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.learner import Learner
-from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.sampling import Sampler, read_split
 from metastep.problems import accuracy, params_of
 from metastep.trees import map_tree, tree_leaves
 
@@ -57,7 +57,7 @@ class Probed:
 
 
 def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
-    images = load(learner.config.data.name, data, SPLIT)
+    images = read_split(learner.config.data, data, SPLIT)
     gradients, products, differences = follow(learner, images)
     return Probed(
         gradients,

@@ -97,7 +97,7 @@ def write_transfer_report(folders: Sequence[Path], out: Path, progress: Progress
 def collect(folder: Path, name: str, colour: str) -> TransferReport:
     run = Run.open(folder)
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    return TransferReport(name, colour, run.config(TransferConfig), rows)
+    return TransferReport(name, colour, run.config(TransferConfig).shared, rows)
 
 
 def render(runs: Sequence[TransferReport]) -> str:

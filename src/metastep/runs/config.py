@@ -30,7 +30,8 @@ def write_config(path: Path, config: Any) -> None:
     if from_plain(kind, plain) != config:
         raise problem(ConfigError, path, f"this {kind.__name__} is not the same when read back", "Use plain fields")
     content = {"format": FORMAT, "version": VERSION, "kind": kind.__name__, "config": plain}
-    replace_file(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode(), ConfigError)
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    replace_file(path, text.encode(errors="surrogatepass"), ConfigError)  # paths may have bytes that are no text
 
 
 def read_kind(path: Path) -> str:

@@ -68,10 +68,10 @@ def run(
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
-    nets = {name: given.pop(name, None) for name in ("source_net", "target_net")}
+    again = {name: given.pop(name, None) for name in ("source_net", "target_net", "source_data", "target_data")}
     require_none(given)
     config = Run.open(folder).config(TransferConfig)
-    _report(training.resume(folder, data, **nets), config, folder)
+    _report(training.resume(folder, data, **again), config, folder)
 
 
 def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:

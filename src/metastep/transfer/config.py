@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from metastep.data.augment import Augmentation
+from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
 from metastep.runs.fields import all_options, refuse_unused, require, told
 
@@ -36,6 +37,7 @@ class DataConfig:
     per_class: int | None = told(None, "Labelled pictures of each class to train on; all if left out.")
     augment: Augmentation = told("none", "How training pictures are varied: crops, mirrored but for crop_noflip.")
     batch: int = told(128, "Pictures in an iteration; the last ones of an epoch may be fewer.")
+    fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
 
     def __post_init__(self) -> None:
         require(self.size > 0, "data.size", self.size, "must be at least 1")
@@ -208,13 +210,24 @@ class TransferConfig:
     def essential(self) -> "TransferConfig":
         """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at,
 
-        where the file of weights lies, and of scratch all that there is no source for.
+        where the data and the file of weights lie, and of scratch all that there is no source for.
         """
-        source = replace(self.source, weights=self.source.weights and Path(self.source.weights).name)
+        shared = self.shared
+        source = replace(shared.source, weights=self.source.weights and Path(self.source.weights).name)
         defaults = TransferConfig(method=MethodConfig("scratch"))
         names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
         usual = {name: getattr(defaults, name) for name in names}
-        return replace(self, source=defaults.source if self.method.name == "scratch" else source, **usual)
+        return replace(shared, source=defaults.source if self.method.name == "scratch" else source, **usual)
+
+    @property
+    def shared(self) -> "TransferConfig":
+        """For others to see: users' folders without their places"""
+        data, source = self.data, self.source
+        return replace(
+            self,
+            data=replace(data, name=without_place(data.name)),
+            source=replace(source, dataset=source.dataset and without_place(source.dataset)),
+        )
 
 
 def trusted(config: TransferConfig, **typed: str | None) -> TransferConfig:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from metastep.data.batches import Batches
-from metastep.data.labelled import load_labelled
 from metastep.data.progress import Progress, silent
 from metastep.runs import CheckpointError, Run, to_plain
 from metastep.runs.device import Device
@@ -19,6 +18,7 @@ from metastep.runs.run import Which
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.features import evaluating, tap
+from metastep.transfer.reading import read_data
 from metastep.trees import Tree, map_tree
 
 BATCH = 256
@@ -86,7 +86,7 @@ def evaluate(
     run = Run.open(folder)
     config = replace(trusted(run.config(TransferConfig), target=target_net), device=device)
     place, dtype = choose_device(config)
-    splits = load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
+    splits = read_data(config, data, progress)
     batches = Batches(getattr(splits, split).to(place), BATCH, config.data.augment, training=False)
     taken = run.taken(checkpoint)
     saved = run.load(taken)

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from metastep.data.labelled import LabelledSplits, load_labelled
-from metastep.data.progress import QUIETLY, Progress, silent
+from metastep.data.labelled import LabelledSplits
+from metastep.data.progress import QUIETLY, Progress
 from metastep.runs import CheckpointError, Run, stop_on_signals
 from metastep.runs.device import environment
 from metastep.runs.record import recording
@@ -20,6 +20,7 @@ from metastep.transfer.checkpoint import from_tree
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.epoch import Loop, Sums, Trained, finish_epoch, require_finite, run_epoch, training_state
 from metastep.transfer.method import TransferState
+from metastep.transfer.reading import read_data, remembered, with_data_moved
 from metastep.transfer.source import export, find_weights, source_run
 
 
@@ -37,10 +38,18 @@ def train(
 
 
 def resume(
-    folder: Path, data: Path | None = None, source_net: str | None = None, target_net: str | None = None
+    folder: Path,
+    data: Path | None = None,
+    source_net: str | None = None,
+    target_net: str | None = None,
+    source_data: str | None = None,
+    target_data: str | None = None,
 ) -> Trained:
-    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise."""
-    return alone(resume_in_turns(folder, data, source_net, target_net))
+    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise.
+
+    source_data, target_data: where users' own folders of pictures are, if they were moved; the run remembers it.
+    """
+    return alone(resume_in_turns(folder, data, source_net, target_net, source_data, target_data))
 
 
 def train_in_turns(
@@ -52,6 +61,7 @@ def train_in_turns(
     """`train`, with pauses for others"""
     with reading as progress:
         splits = read_data(config, data, progress)
+    config = remembered(config, data)
     weights = find_weights(config.source.weights, data) if config.source.weights and needs_source(config) else None
     if weights or not needs_source(config):
         parts = prepare(config, splits, weights)  # before there is a folder: what cannot be trained leaves none
@@ -61,33 +71,46 @@ def train_in_turns(
 
 
 def resume_in_turns(
-    folder: Path, data: Path | None = None, source_net: str | None = None, target_net: str | None = None
+    folder: Path,
+    data: Path | None = None,
+    source_net: str | None = None,
+    target_net: str | None = None,
+    source_data: str | None = None,
+    target_data: str | None = None,
 ) -> Turns[Trained]:
     """`resume`, with pauses for others"""
     run = Run.open(folder)
     config = run.config(TransferConfig)
+    if source_data is not None or target_data is not None:
+        config = with_data_moved(config, data, source_data, target_data, _fingerprint_of_source(run))
+        with run.lock():
+            run.configure(config)
     config = trusted(config, target=target_net, **({"source": source_net} if needs_source(config) else {}))
     splits = read_data(config, data)
     if needs_source(config) and not config.source.weights:
-        return (yield from _train_after_source(run, config, splits, data))
+        return (yield from _train_after_source(run, config, splits, data, source_data))
     weights = find_weights(config.source.weights or "", data) if needs_source(config) else None
     return (yield from _train(run, config, prepare(config, splits, weights)))
+
+
+def _fingerprint_of_source(run: Run) -> str | None:
+    """What the run that trains the source remembers; None before there is one"""
+    place = run.folder / "source"
+    return Run.open(place).config(TransferConfig).data.fingerprint if (place / "config.json").is_file() else None
 
 
 def needs_source(config: TransferConfig) -> bool:
     return config.method.name != "scratch"
 
 
-def read_data(config: TransferConfig, data: Path | None, progress: Progress = silent) -> LabelledSplits:
-    return load_labelled(config.data.name, data, config.data.size, progress, per_class=config.data.per_class)
-
-
-def _train_after_source(run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None) -> Turns[Trained]:
+def _train_after_source(
+    run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None, source_data: str | None = None
+) -> Turns[Trained]:
     place = run.folder / "source"
     started = (place / "config.json").is_file()
     with stop_on_signals() as stop:
         if started:
-            yield from resume_in_turns(place, data, target_net=config.source.net)
+            yield from resume_in_turns(place, data, target_net=config.source.net, target_data=source_data)
         else:
             yield from train_in_turns(source_run(config), place, data)
         if stop.requested:  # be it in the source's last iteration

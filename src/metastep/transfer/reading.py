@@ -1,0 +1,44 @@
+"""The labelled pictures of a run; a user's own folder is found again, and only with the pictures that it had."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from metastep.data.labelled import LabelledSplits, is_own, load_labelled
+from metastep.data.progress import Progress, silent
+from metastep.data.remembering import fingerprint_of, moved, placed, require_remembered
+from metastep.transfer.config import TransferConfig
+
+AGAIN = "--target-data folder:PATH, of a source --source-data, with --resume"
+
+
+def read_data(config: TransferConfig, root: Path | None, progress: Progress = silent) -> LabelledSplits:
+    data = config.data
+    require_remembered(data.name, data.fingerprint, root, AGAIN)
+    return load_labelled(data.name, root, data.size, progress, per_class=data.per_class)
+
+
+def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
+    """Users' own folders as they are now; what is in the source's is remembered by the run that trains it"""
+    data, source = config.data, config.source
+    if is_own(data.name, root):
+        data = replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
+    if source.dataset is not None and is_own(source.dataset, root):
+        source = replace(source, dataset=placed(source.dataset, root))
+    return replace(config, data=data, source=source)
+
+
+def with_data_moved(
+    config: TransferConfig,
+    root: Path | None,
+    source_data: str | None,
+    target_data: str | None,
+    source_fingerprint: str | None,
+) -> TransferConfig:
+    """The same run, whose folders are elsewhere now"""
+    data, source = config.data, config.source
+    if target_data is not None:
+        name = moved(data.name, data.fingerprint, target_data, root, AGAIN)
+        data = replace(data, name=name, fingerprint=fingerprint_of(name, root))
+    if source_data is not None:
+        source = replace(source, dataset=moved(source.dataset, source_fingerprint, source_data, root, AGAIN))
+    return replace(config, data=data, source=source)
