@@ -93,8 +93,13 @@ def test_a_users_net_is_named_again_on_resume(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_presets() -> None:
-    listed = cli.invoke(app, ["presets"], env={"COLUMNS": "200"})
-    assert all(name in listed.output for name in PRESETS)
+    lines = cli.invoke(app, ["presets"], env={"COLUMNS": "80"}).output.splitlines()
+    assert [line.split()[0] for line in lines[::2]] == list(PRESETS)  # two lines each, and no name is cut
+    words = lines[list(PRESETS).index("omniglot-20w1s-multistep4") * 2 :][:2]
+    assert [line.strip().rpartition("  ")[2] for line in words] == [
+        "conv4: 8 × sgd at 0.4, momentum 0.9",
+        "multi_step(4): 60,000 × 16 tasks, adam at 0.001",
+    ]
     shown = cli.invoke(app, ["presets", "omniglot-5w1s-multistep4"])
     assert json.loads(shown.output)["method"]["window"] == 4
     assert cli.invoke(app, ["presets", "nothing"]).exit_code == 2

@@ -70,6 +70,7 @@ def test_the_folder_is_found_from_everywhere(mine: Path, tmp_path: Path) -> None
 def test_below_the_data_directory_it_is_found_without_that(mine: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "there" / "photos")
     run("train", "--preset", "small", "--data", tmp_path / "here", "--out", "other")
+    assert data_of(Path("other")).name == f"folder:{tmp_path}/here/photos"
     assert data_of(Path("other")) == data_of(mine)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from metastep.cli import app
@@ -19,6 +20,7 @@ from metastep.fewshot.scores import read_evaluations
 from metastep.reproduce import fewshot_runs, planning
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.files import FIELDS
+from metastep.reproduce.register import REGISTER
 from metastep.runs import Run, stop_on_signals
 from metastep.runs.budget import within
 from metastep.transfer import presets as transfer_presets
@@ -49,9 +51,11 @@ def claim(id: str, folder: str = "results/claims") -> dict[str, Any]:
 
 
 def row(id: str, *arguments: str) -> str:
-    """Its line in the list"""
+    """Its lines in the list"""
     listed = call("--list", *arguments).output
-    return next(line for line in listed.splitlines() if re.search(rf"\b{re.escape(id)} ", line))
+    found = re.search(rf"^{re.escape(id)} .*\n(?: .*\n)*", listed, re.MULTILINE)
+    assert found, listed
+    return found[0]
 
 
 def test_a_complete_pass() -> None:
@@ -295,6 +299,15 @@ def test_a_table_is_listed_alone() -> None:
     listed = call("--list", "--table", "T5").output
     assert "T5.18" in listed
     assert "T4.1 " not in listed
+
+
+def test_the_list_is_complete_in_80_columns() -> None:
+    listed = CliRunner().invoke(app, ["reproduce", "--list"], env={"COLUMNS": "80"}).output
+    assert max(map(cell_len, listed.splitlines())) == 80
+    assert "…" not in listed
+    words = " ".join(listed.split())
+    for claim in REGISTER.values():
+        assert f"{claim.claim} paper {claim.paper} · " in words
 
 
 def test_evidence_of_nothing(tmp_path: Path) -> None:

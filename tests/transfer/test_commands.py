@@ -1,6 +1,7 @@
 """`metastep transfer` as it is typed: what it prints, what it refuses, and the pages it writes."""
 
 import json
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -115,8 +116,10 @@ def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_presets() -> None:
-    listed = cli.invoke(app, ["transfer", "presets"], env={"COLUMNS": "200"})
-    assert all(name in listed.output for name in PRESETS)
+    listed = cli.invoke(app, ["transfer", "presets"], env={"COLUMNS": "80"}).output
+    assert re.findall(r"^\S+", listed, re.MULTILINE) == list(PRESETS)
+    assert "adam at 0.001" in listed
+    assert "…" not in listed
     shown = cli.invoke(app, ["transfer", "presets", "stl10-sgd-multistep"])
     assert json.loads(shown.output)["method"]["window"] == 2
 

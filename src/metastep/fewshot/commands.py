@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
@@ -18,7 +17,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, begun_with, default_folder, preset_named
+from metastep.runs.presets import Out, PresetName, begun_with, default_folder, preset_named, preset_table
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -79,23 +78,16 @@ def presets(
         if name is not None:
             typer.echo(json.dumps(to_plain(preset_of(name)), indent=2))
             return
-        table = Table(header_style="bold", border_style="dim")
-        for heading in ("preset", "net", "inner loop", "method", "outer loop"):
-            table.add_column(heading, no_wrap=heading == "preset")  # a name that is cut cannot be typed
-        for preset, config in PRESETS.items():
-            table.add_row(preset, *_summary(config))
-        console = Console()
-        console.print(table)
+        Console().print(preset_table(PRESETS, _summary))
 
 
-def _summary(config: TrainConfig) -> tuple[str, str, str, str]:
+def _summary(config: TrainConfig) -> tuple[str, str]:
     inner, outer, method = config.inner, config.outer, config.method
+    momentum = f", momentum {inner.momentum:g}" if inner.momentum else ""
+    window = f"({method.window})" if method.window else ""
     return (
-        config.net.name,
-        f"{inner.steps} × {inner.optimizer} at {inner.lr:g}"
-        + (f", momentum {inner.momentum:g}" if inner.momentum else ""),
-        method.name + (f", window {method.window}" if method.window else ""),
-        f"{outer.iterations:,} × {outer.tasks} tasks, {outer.optimizer} at {outer.lr:g}",
+        f"{config.net.name}: {inner.steps} × {inner.optimizer} at {inner.lr:g}{momentum}",
+        f"{method.name}{window}: {outer.iterations:,} × {outer.tasks} tasks, {outer.optimizer} at {outer.lr:g}",
     )
 
 

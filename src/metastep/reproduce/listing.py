@@ -18,15 +18,16 @@ COLOURS = {"better": "green", "reproduced": "green", "short": "yellow", "not rep
 
 
 def listing(claims: Iterable[Claim], evidence: Evidence, out: Path, seeds: int | None) -> Table:
-    table = Table(header_style="bold", border_style="dim")
-    for heading in ("id", "what", "paper", "ours", "verdict", "state"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "id")
+    """Id, verdict, and lines about it: as columns of their own they would be too narrow to read in 80"""
+    table = Table.grid(padding=(0, 2, 0, 0))
     for claim in claims:
         content = files.read(out, claim.id)
         verdict = content["verdict"] if content else ""
         ours = shown_value(content) if content else ""
-        state = state_of(claim, content, evidence, seeds)
-        table.add_row(claim.id, claim.claim, claim.paper, ours, Text(verdict, COLOURS.get(verdict, "dim")), Text(state))
+        parts = (f"paper {claim.paper}", f"ours {ours}" if ours else "", state_of(claim, content, evidence, seeds))
+        about = Text(claim.claim, overflow="fold").append(f"\n{' · '.join(filter(None, parts))}", "dim")
+        colour = COLOURS.get(verdict, "dim")
+        table.add_row(Text(claim.id, "bold", no_wrap=True), Text(verdict, colour, no_wrap=True), about)
     return table
 
 

@@ -1,12 +1,14 @@
 """Configurations that have a name, and how the commands that start from one take it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from metastep.errors import MetastepError
 
@@ -30,6 +32,14 @@ def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
         return Path("runs", preset)
     name = re.sub(r"[^\w.]+", "-", Path(data.removeprefix("folder:")).resolve().name)
     return Path("runs", f"{name}-{method}")
+
+
+def preset_table(presets: Mapping[str, Config], lines: Callable[[Config], tuple[str, ...]]) -> Table:
+    """Each with lines about it, which fit beside the longest name in 80 columns: a name that is cut cannot be typed"""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, config in presets.items():
+        table.add_row(Text(name, "bold", no_wrap=True), Text("\n".join(lines(config)), overflow="fold"))
+    return table
 
 
 def preset_named(name: str, presets: Mapping[str, Config], lister: str) -> Config:

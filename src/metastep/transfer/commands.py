@@ -15,7 +15,7 @@ from metastep.data.errors import printable
 from metastep.runs import Run, to_plain
 from metastep.runs.device import Device
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named
+from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named, preset_table
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -133,24 +133,17 @@ def presets(
         if name is not None:
             typer.echo(json.dumps(to_plain(preset_of(name)), indent=2))
             return
-        table = Table(header_style="bold", border_style="dim")
-        for heading in ("preset", "data", "nets", "method", "optimizer", "epochs"):
-            table.add_column(heading, justify="right" if heading == "epochs" else "left")
-        for preset, config in PRESETS.items():
-            table.add_row(preset, *_summary(config))
-        Console().print(table)
+        Console().print(preset_table(PRESETS, _summary))
 
 
-def _summary(config: TransferConfig) -> tuple[str, str, str, str, str]:
+def _summary(config: TransferConfig) -> tuple[str, str]:
     data, method, inner = config.data, config.method, config.inner
+    few = f", {data.per_class} of each" if data.per_class else ""
     nets = config.target.net if method.name == "scratch" else f"{config.source.net} → {config.target.net}"
     steps = f", T = {config.steps}, n = {config.window}" if config.learns_weights else ""
     return (
-        f"{data.name} {data.size}×{data.size}" + (f", {data.per_class} of each" if data.per_class else ""),
-        nets,
-        method.name + steps,
-        f"{inner.optimizer} at {inner.lr:g}",
-        str(config.epochs),
+        f"{data.name} {data.size}×{data.size}{few}: {nets}",
+        f"{method.name}{steps}: {config.epochs} epochs, {inner.optimizer} at {inner.lr:g}",
     )
 
 
