@@ -22,7 +22,11 @@ from metastep.runs.presets import Out, PresetName, begun_with, default_folder, p
 DEFAULT = "glyphs-5w1s-multistep4"
 
 ResumeOrLengthen = Annotated[
-    Path | None, typer.Option(help="Go on with the run in this folder; with --iterations, until it has made so many.")
+    Path | None,
+    typer.Option(
+        help="Go on with the run in this folder; with --iterations, until it has made so many; with --dataset, where "
+        "its pictures were moved to."
+    ),
 ]
 
 
