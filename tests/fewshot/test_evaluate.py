@@ -86,6 +86,24 @@ def test_there_is_no_dropout_even_in_a_learner_in_training() -> None:
     assert timeless(evaluate(learner, FEW)) == timeless(found)
 
 
+def test_one_by_one_each_query_is_judged_as_classify_does() -> None:
+    learner, sampler = (
+        fresh(),
+        Sampler.of(stripes(split="test"), TINY.test_episodes, EVALUATION_SEED, "cpu", torch.float32),
+    )
+    found = evaluate(learner, replace(FEW, one_by_one=True))
+    tasks, expected = sampler(0, 7), []
+    for i in range(7):
+        (x, y), (new, truth) = ((part[i] for part in batch) for batch in tasks)
+        predicted = learner.predict(learner.adapt(x, y), new, support=x).argmax(-1)
+        expected.append(100 * float((predicted == truth).double().mean()))
+    assert found.accuracies == pytest.approx(expected, abs=1e-3)
+    together = evaluate(learner, FEW)
+    assert found.accuracies != together.accuracies
+    assert [score.step for score in found.by_step] == [4]
+    assert paired_difference(found, together) is None, "they were not judged alike"
+
+
 def test_other_ways_shots_queries_and_rotations() -> None:
     asked = Request(ways=4, shots=2, queries=3, rotations="as_classes", episodes=5, split="val")
     result = evaluate(fresh(), asked)

@@ -16,11 +16,11 @@ from metastep.data.episodes import Episodes, Rotations
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.fewshot.config import DataConfig, TrainConfig
-from metastep.fewshot.learner import Learner
+from metastep.fewshot.learner import ONE_BY_ONE, Learner
 from metastep.fewshot.sampling import Sampler, read_split, remembered
 from metastep.fewshot.scores import Evaluation, StepScore
 from metastep.fewshot.validation import in_chunks, judge_of, mean, without_dropout
-from metastep.trees import tree_leaves
+from metastep.trees import Tree, tree_leaves
 from metastep.windows import Task
 
 EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
@@ -41,6 +41,8 @@ class Request:
     split: str = "test"
     episodes: int = 600
     seed: int = EVALUATION_SEED
+    one_by_one: bool = False
+    """Each query is judged in a batch with the support alone, as `classify` does, and only when the inner loop ends."""
 
     def __post_init__(self) -> None:
         if self.episodes < 2:
@@ -64,7 +66,7 @@ def evaluate(
     sampler = Sampler.of(images, episodes, request.seed, learner.device, tree_leaves(learner.meta)[0].dtype)
 
     began = time.perf_counter()
-    right, finite = judge_steps(learner, sampler, request.episodes, progress)
+    right, finite = judge_steps(learner, sampler, request.episodes, progress, request.one_by_one)
     percent = 100 * right
     scores = [mean(column) for column in percent.T]
     return Evaluation(
@@ -81,11 +83,15 @@ def evaluate(
         weights=weights,
         accuracy=scores[-1].mean,
         interval=scores[-1].interval,
-        by_step=tuple(StepScore(step, *score) for step, score in zip(boundaries(learner), scores, strict=True)),
+        by_step=tuple(
+            StepScore(step, *score)
+            for step, score in zip(judged_after(learner, request.one_by_one), scores, strict=True)
+        ),
         not_finite=int((~finite).sum()),
         seconds=time.perf_counter() - began,
         accuracies=tuple(round(value, 4) for value in percent[:, -1].tolist()),
         fingerprint=seen.fingerprint,
+        one_by_one=request.one_by_one or None,
     )
 
 
@@ -119,22 +125,22 @@ def require_fitting(config: TrainConfig, images: ImageSet, name: str) -> None:
         )
 
 
-def boundaries(learner: Learner) -> list[int]:
-    """Steps after which a gradient is evaluated anew, from 0 to the last"""
-    return list(accumulate(learner.loop.lengths, initial=0))
+def judged_after(learner: Learner, one_by_one: bool) -> list[int]:
+    """Steps after which a gradient is evaluated anew, from 0 to the last; or that alone, where judging takes long"""
+    return list(accumulate(learner.loop.lengths, initial=0))[-1 if one_by_one else 0 :]
 
 
 @torch.no_grad()
 def judge_steps(
-    learner: Learner, sampler: Sampler, episodes: int, progress: Progress = silent
+    learner: Learner, sampler: Sampler, episodes: int, progress: Progress = silent, one_by_one: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """(accuracy (episodes, boundaries), whether all predictions are finite (episodes)) of batch 0 of the sampler"""
-    many = of_many(learner)
+    """(accuracy (episodes, steps), whether all predictions are finite (episodes)) of batch 0 of the sampler"""
+    many = mapped(learner, one_by_one) if one_by_one else of_many(learner)
     found = []
     devices = [learner.device] if learner.device.type == "cuda" else []
     with without_dropout(learner.net), torch.random.fork_rng(devices=devices):
         torch.manual_seed(sampler.seed)  # for nets that draw numbers even so
-        for part, tasks in in_chunks(learner, sampler, 0, episodes):
+        for part, tasks in in_chunks(learner, sampler, 0, episodes, batches=ONE_BY_ONE if one_by_one else 1):
             found.append(many(tasks))
             progress(part.stop, episodes)
     right, finite = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
@@ -156,13 +162,16 @@ def of_many(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:
     return judged
 
 
-def mapped(learner: Learner) -> Callable[[Task], tuple[Tensor, Tensor]]:
-    kept = set(boundaries(learner))
+def mapped(learner: Learner, one_by_one: bool = False) -> Callable[[Task], tuple[Tensor, Tensor]]:
+    kept = set(judged_after(learner, one_by_one))
+
+    def judged(params: Tree, x: Tensor, support: Tensor) -> Tensor:
+        return learner.logits_one_by_one(params, x, support) if one_by_one else learner.logits(params, x)
 
     def one(task: Task) -> tuple[Tensor, Tensor]:
         x, y = task.query
         params = (p for step, p in enumerate(learner.trajectory(task.support)) if step in kept)
-        logits = torch.stack([learner.logits(p, x) for p in params])
+        logits = torch.stack([judged(p, x, task.support[0]) for p in params])
         finite = logits.isfinite().all(-1)
         return ((logits.argmax(-1) == y) & finite).double().mean(-1), finite.all()
 

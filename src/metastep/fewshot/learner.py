@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from metastep.fewshot.preparing import Ink
 
 KIND = "learner"
+ONE_BY_ONE = 16  # pictures judged apart at a time, each with the support
 
 Support = tuple[Tensor, Tensor]  # pictures (n, channels, size, size) in [0, 1], and their classes 0, …, ways − 1
 
@@ -149,10 +150,16 @@ class Learner:
         The nets normalise by the batch at hand, so that pictures judged together help each other. Give the pictures of
         the support to judge each one apart, in a batch with those alone.
         """
-        if support is None:
-            return self.logits(params, x).softmax(-1)
-        alone = lambda picture: self.logits(params, torch.cat([support, picture[None]]))[-1]  # noqa: E731
-        return vmap(alone, randomness="different", chunk_size=16)(x).softmax(-1)
+        logits = self.logits(params, x) if support is None else self.logits_one_by_one(params, x, support)
+        return logits.softmax(-1)
+
+    def logits_one_by_one(self, params: Tree, x: Tensor, support: Tensor) -> Tensor:
+        """Of each picture in a batch with those of the support alone"""
+
+        def last(picture: Tensor) -> Tensor:
+            return self.logits(params, torch.cat([support, picture[None]]))[-1]
+
+        return vmap(last, randomness="different", chunk_size=ONE_BY_ONE)(x)
 
     def logits(self, params: Tree, x: Tensor) -> Tensor:
         logits: Tensor = apply(self.net, params, x)

@@ -52,6 +52,8 @@ class Evaluation:
     """Of each episode, for paired comparisons"""
     fingerprint: str | None = None
     """Of the pictures, where they are a user's own"""
+    one_by_one: bool | None = None
+    """Whether each query was judged in a batch with the support alone; else all of an episode were one batch"""
 
     @property
     def steps(self) -> int:
@@ -65,7 +67,8 @@ class Evaluation:
     @property
     def task(self) -> tuple[object, ...]:
         """What makes two evaluations comparable, episode by episode"""
-        return self.pictures, self.split, self.ways, self.shots, self.queries, self.rotations, self.episodes, self.seed
+        drawn = self.pictures, self.split, self.ways, self.shots, self.queries, self.rotations, self.episodes, self.seed
+        return (*drawn, "one by one") if self.one_by_one else drawn
 
 
 def to_json(evaluation: Evaluation) -> str:

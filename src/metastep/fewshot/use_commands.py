@@ -61,6 +61,9 @@ def evaluate(
     dataset: Annotated[str | None, typer.Option(help="Another data set.", show_default="as trained")] = None,
     split: Annotated[str, typer.Option(help="train, val, trainval, test or all.")] = "test",
     seed: Annotated[int, typer.Option(min=0, help="Of the episodes; one seed, one set for all.")] = EVALUATION_SEED,
+    one_by_one: Annotated[
+        bool, typer.Option("--one-by-one", help="Judge each query by itself, as classify does; slower.")
+    ] = False,
     checkpoint: CheckpointChoice = "best",
     net: Net = None,
     device: DeviceChoice = "auto",
@@ -70,8 +73,9 @@ def evaluate(
     """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
     with refusals():
         request = Request(
-            ways, shots, queries, rotations, parsed_steps(steps), exact_steps, dataset, split, episodes, seed
-        )
+            ways, shots, queries, rotations, parsed_steps(steps), exact_steps, dataset, split, episodes, seed,
+            one_by_one,
+        )  # fmt: skip
         path = find_learner(run)
         learner = open_learner(path, checkpoint, net, device)
         with progress_bar("evaluating") as progress:
@@ -160,6 +164,7 @@ def print_evaluation(result: Evaluation) -> None:
     console = Console()
     headline = Text(f"{result.accuracy:.2f} ± {result.interval:.2f} %", "bold green")
     setting = f"{result.ways}-way {result.shots}-shot, {result.queries} queries of each class"
+    setting += ", one by one" if result.one_by_one else ""
     judged_by = f"{result.episodes} episodes of {printable(result.dataset)}, {result.split}"
     headline.append("  " + "; ".join(filter(None, (setting, judged_by, weights_of(result)))), "default")
     console.print(headline, soft_wrap=True)

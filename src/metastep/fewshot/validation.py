@@ -46,9 +46,14 @@ def judge(learner: Learner, sampler: Sampler, episodes: int, ranks: Ranks = ALON
     return ranks.total(Judged(losses, accuracies))  # type: ignore[no-any-return]
 
 
-def in_chunks(learner: Learner, sampler: Sampler, first: int, number: int) -> Iterator[tuple[slice, Task]]:
-    """Episodes first, …, first + number − 1 of batch 0, as many at a time as are computed together, with their place"""
-    size = learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])
+def in_chunks(
+    learner: Learner, sampler: Sampler, first: int, number: int, batches: int = 1
+) -> Iterator[tuple[slice, Task]]:
+    """Episodes first, …, first + number − 1 of batch 0, as many at a time as are computed together, with their place
+
+    batches: how many of a size each episode makes at once.
+    """
+    size = max(1, (learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])) // batches)
     for start in range(first, first + number, size):
         end = min(start + size, first + number)
         yield slice(start, end), sampler(0, end - start, start)

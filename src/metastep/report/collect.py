@@ -80,7 +80,7 @@ class RunReport:
             ours = self.config.test_episodes
             setting = (e.ways, e.shots) != (ours.ways, ours.shots)
             other = setting, e.pictures != self.config.data.pictures, self.is_earlier(e)
-            return e.checkpoint == "untrained", e.split != "test", *other
+            return e.checkpoint == "untrained", e.split != "test", *other, bool(e.one_by_one)
 
         return min(self.evaluations, key=far, default=None)
 

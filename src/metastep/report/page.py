@@ -98,7 +98,9 @@ def rows_of(run: RunReport, first: RunReport) -> list[Row]:
             paired(e, first) if e != first.headline else None,
             run.is_earlier(e),
         )
-        for e in sorted(run.evaluations, key=lambda e: (e.split, e.ways, e.shots, e.checkpoint, e.steps))
+        for e in sorted(
+            run.evaluations, key=lambda e: (e.split, e.ways, e.shots, bool(e.one_by_one), e.checkpoint, e.steps)
+        )
     ]
 
 

@@ -105,7 +105,7 @@ def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation |
     config, weights = learner.config, digest(learner)
     episodes, windows = config.test_episodes, window_lengths(config.test_steps, config.window)
     asked = (episodes.ways, episodes.shots, episodes.queries, rotations, EPISODES, EVALUATION_SEED)
-    for each in scores.read_evaluations(folder):
+    for each in (each for each in scores.read_evaluations(folder) if not each.one_by_one):
         made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
         pictures = each.dataset, each.split
         if (made, each.weights, pictures, each.windows) == (asked, weights, (config.data.name, "test"), windows):
