@@ -1,10 +1,66 @@
 """Convolution, and max-pooling of what it made."""
 
+import triton
 import triton.language as tl
 
 from metastep.fused.kernels.following import follow, kernel
 from metastep.fused.kernels.statistics import made_norm
 from metastep.fused.kernels.tiles import activation, dot, load_pair, patch_tile, position
+
+
+@triton.jit
+def _of_patches(
+    src, w, w_t, image, yo, xo, row_mask, size,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
+    BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """z and ż of pictures with few channels, whose patches are read as a whole"""
+    k, o = tl.arange(0, COLUMNS), tl.arange(0, O)
+    acc = tl.zeros((BLOCK_R, O), tl.float32)
+    acc_t = tl.zeros((BLOCK_R, O), tl.float32)
+    patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
+    at = k[:, None] * O + o[None, :]
+    k_mask = (k < K * K * C)[:, None]
+    acc = dot(patch, tl.load(w + at, mask=k_mask, other=0.0), acc, PRECISION)
+    if DUAL:
+        acc_t = dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
+    return acc, acc_t
+
+
+@triton.jit
+def _of_taps(
+    src, src_t, sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, SCALED: tl.constexpr,
+    w, w_t, image, yo, xo, row_mask, block, task, stride, size,
+    C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, READY: tl.constexpr,
+    DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """z and ż of what another block made, tap by tap"""
+    o = tl.arange(0, O)
+    acc = tl.zeros((BLOCK_R, O), tl.float32)
+    acc_t = tl.zeros((BLOCK_R, O), tl.float32)
+    y0, x0 = yo * S - PAD, xo * S - PAD
+    corner = ((image * size + y0) * size + x0) * C
+    for group in range(C // BLOCK_K):
+        c = group * BLOCK_K + tl.arange(0, BLOCK_K)
+        if not READY:
+            numbers = made_norm(
+                sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, stride, task, block == 0, c,
+                C, SCALED, DUAL,
+            )  # fmt: skip
+        for tap in range(K * K):
+            y, x = y0 + tap // K, x0 + tap % K
+            mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
+            at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
+            f, f_t = load_pair(src, src_t, at, mask, DUAL)
+            if not READY:
+                f, f_t = activation(f, f_t, numbers, mask, DUAL)
+            w_at = (tap * C + c)[:, None] * O + o[None, :]
+            weight = tl.load(w + w_at)
+            acc = dot(f, weight, acc, PRECISION)
+            if DUAL:
+                acc_t = dot(f_t, weight, acc_t, PRECISION)
+                acc_t = dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
+    return acc, acc_t
 
 
 @kernel("seen", "per", "rows", "size", "width")
@@ -26,40 +82,17 @@ def forward_kernel(
     r = block * BLOCK_R + tl.arange(0, BLOCK_R)
     row_mask = r < rows
     image, yo, xo = position(r, width, width)
-    o = tl.arange(0, O)
-    acc = tl.zeros((BLOCK_R, O), tl.float32)
-    acc_t = tl.zeros((BLOCK_R, O), tl.float32)
     if COLUMNS > 0:
-        k = tl.arange(0, COLUMNS)
-        patch = patch_tile(src, image, yo, xo, row_mask, size, C, K, S, PAD, COLUMNS)
-        at = k[:, None] * O + o[None, :]
-        k_mask = (k < K * K * C)[:, None]
-        acc = dot(patch, tl.load(w + at, mask=k_mask, other=0.0), acc, PRECISION)
-        if DUAL:
-            acc_t = dot(patch, tl.load(w_t + at, mask=k_mask, other=0.0), acc_t, PRECISION)
+        acc, acc_t = _of_patches(
+            src, w, w_t, image, yo, xo, row_mask, size, C, O, K, S, PAD, DUAL, BLOCK_R, COLUMNS, PRECISION
+        )
     else:
-        y0, x0 = yo * S - PAD, xo * S - PAD
-        corner = ((image * size + y0) * size + x0) * C
-        for group in range(C // BLOCK_K):
-            c = group * BLOCK_K + tl.arange(0, BLOCK_K)
-            if not READY:
-                numbers = made_norm(
-                    sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, stride, task, block == 0, c,
-                    C, SCALED, DUAL,
-                )  # fmt: skip
-            for tap in range(K * K):
-                y, x = y0 + tap // K, x0 + tap % K
-                mask = (row_mask & (y >= 0) & (y < size) & (x >= 0) & (x < size))[:, None]
-                at = (corner + (tap // K * size + tap % K) * C)[:, None] + c[None, :]
-                f, f_t = load_pair(src, src_t, at, mask, DUAL)
-                if not READY:
-                    f, f_t = activation(f, f_t, numbers, mask, DUAL)
-                w_at = (tap * C + c)[:, None] * O + o[None, :]
-                weight = tl.load(w + w_at)
-                acc = dot(f, weight, acc, PRECISION)
-                if DUAL:
-                    acc_t = dot(f_t, weight, acc_t, PRECISION)
-                    acc_t = dot(f, tl.load(w_t + w_at), acc_t, PRECISION)
+        acc, acc_t = _of_taps(
+            src, src_t, sums, norm, scale, shift, scale_t, shift_t, seen, per, eps, SCALED,
+            w, w_t, image, yo, xo, row_mask, block, task, stride, size,
+            C, O, K, S, PAD, READY, DUAL, BLOCK_R, BLOCK_K, PRECISION,
+        )  # fmt: skip
+    o = tl.arange(0, O)
     out = (task * rows + r)[:, None] * O + o[None, :]
     tl.store(z + out, acc, mask=row_mask[:, None])
     count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)

@@ -36,6 +36,66 @@ def _cross_entropy(logits, logits_t, y, j, real, there, pictures, COLUMNS: tl.co
     return loss, hit, d, d_t
 
 
+@triton.jit
+def _logits(
+    z, z_t, numbers, w, w_t, b, b_t, i, j, there, real, task, pictures, stride,
+    FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_F: tl.constexpr,
+    DUAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of the pictures i, and their derivative"""
+    logits = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
+    logits_t = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
+    for first in range(0, FEATURES, BLOCK_F):
+        k = first + tl.arange(0, BLOCK_F)
+        mask, w_mask = there[:, None] & (k < FEATURES)[None, :], (k < FEATURES)[:, None] & real[None, :]
+        value, value_t = load_pair(z, z_t, (task * pictures + i)[:, None] * FEATURES + k[None, :], mask, DUAL)
+        f, f_t = activation(value, value_t, numbers, mask, DUAL)
+        weight, weight_t = load_pair(w, w_t, k[:, None] * WAYS + j[None, :], w_mask, DUAL)
+        logits = dot(f, weight, logits, PRECISION)
+        if DUAL:
+            logits_t = dot(f_t, weight, logits_t, PRECISION)
+            logits_t = dot(f, weight_t, logits_t, PRECISION)
+    logits += tl.load(b + task * stride + j, mask=real, other=0.0)[None, :]
+    if DUAL:
+        logits_t += tl.load(b_t + task * stride + j, mask=real, other=0.0)[None, :]
+    return logits, logits_t
+
+
+@triton.jit
+def _way_back(
+    d, d_t, z, z_t, numbers, w, w_t, d_w, dn, dn_t, i, j, there, real, task, pictures,
+    C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """From the gradient by the logits: writes that by the weights, and dn; its sums, for each channel"""
+    d_shift, d_scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
+    d_shift_t, d_scale_t = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
+    for first in range(0, FEATURES, BLOCK_F):
+        k = first + tl.arange(0, BLOCK_F)
+        mask, w_mask = there[:, None] & (k < FEATURES)[None, :], (k < FEATURES)[:, None] & real[None, :]
+        at, w_at = (task * pictures + i)[:, None] * FEATURES + k[None, :], k[:, None] * WAYS + j[None, :]
+        value, value_t = load_pair(z, z_t, at, mask, DUAL)
+        f, f_t = activation(value, value_t, numbers, mask, DUAL)
+        weight, weight_t = load_pair(w, w_t, w_at, w_mask, DUAL)
+        grad_w = dot(tl.trans(f), d_t, tl.zeros((BLOCK_F, COLUMNS), tl.float32), PRECISION)
+        da = dot(d, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
+        da_t = da
+        if DUAL:
+            grad_w = dot(tl.trans(f_t), d, grad_w, PRECISION)
+            da_t = dot(d_t, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
+            da_t = dot(d, tl.trans(weight_t), da_t, PRECISION)
+        tl.store(d_w + w_at, grad_w, mask=w_mask)
+        more = cotangent_of(da, da_t, z, z_t, numbers, dn, dn_t, at, mask, DUAL)
+        d_shift, d_scale = d_shift + more[0], d_scale + more[1]
+        d_shift_t, d_scale_t = d_shift_t + more[2], d_scale_t + more[3]
+    return (
+        _by_channel(d_shift, C, BLOCK_F),
+        _by_channel(d_scale, C, BLOCK_F),
+        _by_channel(d_shift_t, C, BLOCK_F),
+        _by_channel(d_scale_t, C, BLOCK_F),
+    )
+
+
 @kernel("rows", "per", "pictures", "filled")
 def head_kernel(
     z, z_t, sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, SCALED: tl.constexpr,
@@ -54,52 +114,19 @@ def head_kernel(
     numbers = made_norm(
         sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, stride, task, block == 0, c, C, SCALED, DUAL
     )  # fmt: skip
-    logits = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
-    logits_t = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
-    for first in range(0, FEATURES, BLOCK_F):
-        k = first + tl.arange(0, BLOCK_F)
-        mask, w_mask = there[:, None] & (k < FEATURES)[None, :], (k < FEATURES)[:, None] & real[None, :]
-        value, value_t = load_pair(z, z_t, (task * pictures + i)[:, None] * FEATURES + k[None, :], mask, DUAL)
-        f, f_t = activation(value, value_t, numbers, mask, DUAL)
-        weight, weight_t = load_pair(w, w_t, k[:, None] * WAYS + j[None, :], w_mask, DUAL)
-        logits = dot(f, weight, logits, PRECISION)
-        if DUAL:
-            logits_t = dot(f_t, weight, logits_t, PRECISION)
-            logits_t = dot(f, weight_t, logits_t, PRECISION)
-    logits += tl.load(b + task * stride + j, mask=real, other=0.0)[None, :]
+    logits, logits_t = _logits(
+        z, z_t, numbers, w, w_t, b, b_t, i, j, there, real, task, pictures, stride,
+        FEATURES, WAYS, COLUMNS, BLOCK_N, BLOCK_F, DUAL, PRECISION,
+    )  # fmt: skip
     y = tl.load(labels + task * pictures + i, mask=there, other=0)
-    if DUAL:
-        logits_t += tl.load(b_t + task * stride + j, mask=real, other=0.0)[None, :]
     loss, hit, d, d_t = _cross_entropy(logits, logits_t, y, j, real, there, pictures, COLUMNS, DUAL)
     judged += (task * tl.num_programs(0) + block) * 2
     tl.store(judged, tl.sum(loss, 0))
     tl.store(judged + 1, tl.sum(hit, 0))
     part = block * part_stride + task * out_stride
     tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 behind the last class
-    d_shift, d_scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
-    d_shift_t, d_scale_t = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
-    for first in range(0, FEATURES, BLOCK_F):
-        k = first + tl.arange(0, BLOCK_F)
-        mask, w_mask = there[:, None] & (k < FEATURES)[None, :], (k < FEATURES)[:, None] & real[None, :]
-        at, w_at = (task * pictures + i)[:, None] * FEATURES + k[None, :], k[:, None] * WAYS + j[None, :]
-        value, value_t = load_pair(z, z_t, at, mask, DUAL)
-        f, f_t = activation(value, value_t, numbers, mask, DUAL)
-        weight, weight_t = load_pair(w, w_t, w_at, w_mask, DUAL)
-        grad_w = dot(tl.trans(f), d_t, tl.zeros((BLOCK_F, COLUMNS), tl.float32), PRECISION)
-        da = dot(d, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
-        da_t = da
-        if DUAL:
-            grad_w = dot(tl.trans(f_t), d, grad_w, PRECISION)
-            da_t = dot(d_t, tl.trans(weight), tl.zeros((BLOCK_N, BLOCK_F), tl.float32), PRECISION)
-            da_t = dot(d, tl.trans(weight_t), da_t, PRECISION)
-        tl.store(d_w + part + w_at, grad_w, mask=w_mask)
-        more = cotangent_of(da, da_t, z, z_t, numbers, dn, dn_t, at, mask, DUAL)
-        d_shift, d_scale = d_shift + more[0], d_scale + more[1]
-        d_shift_t, d_scale_t = d_shift_t + more[2], d_scale_t + more[3]
-    found = (
-        _by_channel(d_shift, C, BLOCK_F),
-        _by_channel(d_scale, C, BLOCK_F),
-        _by_channel(d_shift_t, C, BLOCK_F),
-        _by_channel(d_scale_t, C, BLOCK_F),
-    )
+    found = _way_back(
+        d, d_t, z, z_t, numbers, w, w_t, d_w + part, dn, dn_t, i, j, there, real, task, pictures,
+        C, FEATURES, WAYS, COLUMNS, BLOCK_N, BLOCK_F, DUAL, PRECISION,
+    )  # fmt: skip
     store_sums(dn_sums, found, block, task, tl.arange(0, C), C, DUAL)
