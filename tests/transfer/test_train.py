@@ -275,6 +275,30 @@ def test_a_source_from_a_file_says_its_classes(source: Path, tmp_path: Path) -> 
     assert same(checkpoint(tmp_path / "run"), checkpoint(tmp_path / "other"))
 
 
+def test_a_file_of_weights_is_found_from_everywhere(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_on(data: Path | None = None) -> None:
+        resume(tmp_path / "run", data, source_net=TEACHER, target_net=PUPIL)
+
+    monkeypatch.delenv("METASTEP_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    weights = tmp_path / "teacher.safetensors"
+    weights.write_bytes((source / "net.safetensors").read_bytes())
+    train(replace(with_source(source, epochs=1), source=SourceConfig(TEACHER, weights=weights.name)), tmp_path / "run")
+    for folder in ("elsewhere", "data"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    Path(weights.name).write_text("another one of that name")
+    go_on()
+    weights.rename(tmp_path / "data" / weights.name)
+    with pytest.raises(MetastepError, match=f"there is no '{weights}'"):
+        go_on()
+    go_on(tmp_path / "data")
+    config = Run(tmp_path / "run").config(TransferConfig)
+    assert (config.source.weights, config.shared.source.weights) == (str(weights), weights.name)
+
+
 def test_a_checkpoint_of_another_run(source: Path, tmp_path: Path) -> None:
     train(with_source(source, epochs=1), tmp_path / "a")
     train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "b")

@@ -213,20 +213,23 @@ class TransferConfig:
         where the data and the file of weights lie, and of scratch all that there is no source for.
         """
         shared = self.shared
-        source = replace(shared.source, weights=self.source.weights and Path(self.source.weights).name)
         defaults = TransferConfig(method=MethodConfig("scratch"))
         names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
         usual = {name: getattr(defaults, name) for name in names}
-        return replace(shared, source=defaults.source if self.method.name == "scratch" else source, **usual)
+        return replace(shared, source=defaults.source if self.method.name == "scratch" else shared.source, **usual)
 
     @property
     def shared(self) -> "TransferConfig":
-        """For others to see: users' folders without their places"""
+        """For others to see: users' folders and files without their places"""
         data, source = self.data, self.source
+        dataset, weights = (
+            source.dataset and without_place(source.dataset),
+            source.weights and Path(source.weights).name,
+        )
         return replace(
             self,
             data=replace(data, name=without_place(data.name)),
-            source=replace(source, dataset=source.dataset and without_place(source.dataset)),
+            source=replace(source, dataset=dataset, weights=weights),
         )
 
 

@@ -18,12 +18,17 @@ def read_data(config: TransferConfig, root: Path | None, progress: Progress = si
 
 
 def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
-    """Users' own folders as they are now; what is in the source's is remembered by the run that trains it"""
+    """Users' own folders as they are now; what is in the source's is remembered by the run that trains it
+
+    A file of weights in its place, too, unless it is one of the data directory, which may be elsewhere for others.
+    """
     data, source = config.data, config.source
     if is_own(data.name, root):
         data = replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
     if source.dataset is not None and is_own(source.dataset, root):
         source = replace(source, dataset=placed(source.dataset, root))
+    if source.weights is not None and (file := Path(source.weights).expanduser()).exists():
+        source = replace(source, weights=str(file.resolve()))
     return replace(config, data=data, source=source)
 
 

@@ -45,9 +45,12 @@ def export(folder: Path, tensors: dict[str, Tensor], classes: int) -> None:
 
 
 def find_weights(name: str, root: Path | None) -> Path:
-    """Where the path says, or else below the data directory; of a run's folder, what it has trained"""
-    root = root or data_directory()
-    places = [Path(name).expanduser(), *([root.expanduser() / name] if root else [])]
+    """Where the path says, or else below the data directory; of a run's folder, what it has trained
+
+    What is not where it was found before may have come into the data directory since.
+    """
+    root, path = root or data_directory(), Path(name).expanduser()
+    places = [path, *([root.expanduser() / (path.name if path.is_absolute() else path)] if root else [])]
     for place in places:
         if place.is_dir() and not (place / EXPORT).is_file():
             raise MetastepError(f"source.weights = {name}: no net was trained there to its end. Resume that run first.")
