@@ -14,9 +14,12 @@ from benchmarks import compare_learners, heads, learner, results, run_tables, va
 from benchmarks.variations import preset_of
 from metastep import Learner
 from metastep.errors import MetastepError
+from metastep.fewshot.evaluate import digest
 from metastep.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.fewshot.train import train
+from metastep.reproduce import keeping
 from metastep.transfer.presets import PRESETS
+from tests.reproduce.helpers import few_shot
 
 PRESET = "glyphs-5w1s-fomaml"
 
@@ -124,6 +127,25 @@ def test_a_learner_is_asked_what_it_was_not_trained_for(preset: str, expected: l
     assert asked == expected
     fewer = learner.otherwise(FEW_SHOT[preset], most_ways=5)
     assert [(one.ways, one.shots, one.rotations) for one in fewer] == [one for one in expected if (one[0] or 5) <= 5]
+
+
+def test_a_learner_is_told_as_its_run_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(learner, "CLAIMS", tmp_path)
+    monkeypatch.setattr(results, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["learner", "omniglot-5w1s", "--kept"])
+    outcome = few_shot("omniglot-5w1s-maml", [90.0, 100.0])
+    keeping.keep(tmp_path / keeping.FOLDER, "another", outcome)
+    with pytest.raises(SystemExit, match="no run with these weights"):
+        learner.main()
+    assert outcome.evaluation is not None
+    evaluation = replace(outcome.evaluation, weights=digest(Learner.load("omniglot-5w1s")))
+    keeping.keep(tmp_path / keeping.FOLDER, "its", replace(outcome, evaluation=evaluation))
+    learner.main()
+    content = json.loads(Path(capsys.readouterr().out.strip()).read_text())
+    assert (content["device"], content["evaluation"]["shots"], content["otherwise"]) == ("a device", 1, [])
+    assert "accuracies" not in content["evaluation"]
 
 
 def test_methods_are_compared_at_a_trained_learner(

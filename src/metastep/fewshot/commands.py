@@ -10,6 +10,7 @@ from rich.console import Console
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.fewshot import train as training
+from metastep.fewshot.beginning import as_trained
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks, started_ranks
 from metastep.fewshot.flags import FLAGS, with_flags
@@ -44,12 +45,19 @@ def train(
         if resume is not None:
             _resume(resume, data, given | begun_with(preset, DEFAULT, out))
             return
-        usual = preset_of(preset)
+        name, usual = begun_from(preset, given)
         config = with_flags(usual, given)
-        folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
+        folder = out or default_folder(name, usual.data.name, config.data.name, config.method.name)
         with started_ranks(uses_gpu(config.device)) as ranks:
             reading = progress_bar(f"reading {printable(config.data.name)}")
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
+
+
+def begun_from(preset: str, given: dict[str, Any]) -> tuple[str, TrainConfig]:
+    """A preset, or else what the learner was trained with that is to be the start; and what to call it"""
+    if preset == DEFAULT and (start := given.get("start")):
+        return f"from-{Path(start).stem}", as_trained(start, given.get("net"))
+    return preset, preset_of(preset)
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ An option that is None is left to the part that it belongs to; one that its part
 
 # ruff: noqa: RUF009 - `told` is dataclasses.field with a help text
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from metastep.data.episodes import Episodes, Rotations
@@ -169,6 +170,9 @@ class TrainConfig:
     outer: OuterConfig = OuterConfig()
     test: TestConfig = TestConfig()
     validation: ValidationConfig = ValidationConfig()
+    start: str | None = told(
+        None, "A learner or run to start from, in place of a new net; without --preset, as it was trained itself."
+    )
     seed: int = told(0, "Of the first parameters and of all episodes.")
     checkpoint_every: int = told(500, "Iterations between two checkpoints.")
     log_every: int = told(10, "Iterations between two rows of metrics.")
@@ -231,8 +235,9 @@ class TrainConfig:
 
     @property
     def shared(self) -> "TrainConfig":
-        """For others to see: a user's folder without its place"""
-        return replace(self, data=replace(self.data, name=without_place(self.data.name)))
+        """For others to see: a user's folders without their places"""
+        start = self.start and Path(self.start).name
+        return replace(self, data=replace(self.data, name=without_place(self.data.name)), start=start)
 
     def as_tested(self) -> "TrainConfig":
         """The same, with the inner loop that the learner is judged and used with"""

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import NonFiniteError
+from metastep.fewshot import beginning
 from metastep.fewshot.building import trusted
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
@@ -85,8 +86,9 @@ def train_in_turns(
     """`train`, with pauses for others"""
     with reading as progress:
         images, validation = read_images(config, data, progress)
-    config = fitted(replace(config, data=remembered(config.data, data)), images)
+    config = beginning.remembered(fitted(replace(config, data=remembered(config.data, data)), images))
     parts = prepare(config, images, validation, ranks)  # before there is a folder: what cannot be trained leaves none
+    beginning.begin(parts.learner)
     run = ranks.from_first(lambda: Run.create(folder, config))
     return (yield from _train(run, config, parts, ranks))
 
@@ -105,6 +107,8 @@ def resume_in_turns(
     parts = prepare(config, *read_images(config, data), ranks)
     if iterations is not None or dataset is not None:  # not before: a run that cannot go on is left as it was
         ranks.from_first(lambda: reconfigure(run, iterations, dataset, data))
+    if not run.last.is_file():
+        beginning.begin(parts.learner)
     return (yield from _train(run, config, parts, ranks))
 
 

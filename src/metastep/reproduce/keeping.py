@@ -26,10 +26,10 @@ def kept(folder: Path, name: str) -> dict[int, Outcome]:
     """By seed"""
     pattern = re.compile(rf"{re.escape(name)}-seed(\d+)\.json")
     found = {int(match[1]): path for path in folder.glob("*.json") if (match := pattern.fullmatch(path.name))}
-    return {seed: _read(found[seed]) for seed in sorted(found)}
+    return {seed: read(found[seed]) for seed in sorted(found)}
 
 
-def _read(path: Path) -> Outcome:
+def read(path: Path) -> Outcome:
     try:
         return from_plain(Outcome, json.loads(read_file(path)))
     except ValueError as error:

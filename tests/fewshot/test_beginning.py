@@ -1,0 +1,77 @@
+"""Training that starts from a learner: its θ, its configuration, and no folder where they do not fit."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from metastep.errors import MetastepError
+from metastep.fewshot.config import DataConfig, MethodConfig, OuterConfig, TrainConfig
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.train import resume, train
+from metastep.problems import params_of
+from metastep.runs import Run
+from tests.fewshot.helpers import TINY, tiny
+from tests.fewshot.test_commands import app
+
+STILL = OuterConfig("sgd", 1e-30, tasks=2, iterations=1)  # a step that changes no float
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    train(tiny(iterations=3), tmp_path / "start")
+    return tmp_path / "start"
+
+
+def begun(start: Path, **changes: object) -> TrainConfig:
+    return replace(TINY, start=str(start), outer=STILL, seed=7, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [MethodConfig("maml"), MethodConfig("meta_sgd")], ids=["theta", "rates"])
+def test_theta_is_that_of_the_learner(method: MethodConfig, start: Path, tmp_path: Path) -> None:
+    train(begun(start, method=method), tmp_path / "run")
+    ours, theirs = Learner.load(tmp_path / "run").meta, Learner.load(start).meta
+    torch.testing.assert_close(params_of(ours), theirs, rtol=0, atol=0)
+
+
+def test_for_other_ways_the_head_starts_from_zero(start: Path, tmp_path: Path) -> None:
+    train(begun(start, data=DataConfig("stripes", ways=2, shots=1, queries=2)), tmp_path / "run")
+    ours, theirs = Learner.load(tmp_path / "run").meta, Learner.load(start).meta
+    assert ours["head.weight"].shape[0] == 2
+    assert ours["head.weight"].abs().max() < 1e-20  # one such step from 0
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours if not name.startswith("head"))
+
+
+def test_what_does_not_fit_leaves_no_folder(start: Path, tmp_path: Path) -> None:
+    with pytest.raises(MetastepError, match=r"start': does not fit the net 'conv4': .*a tensor of shape"):
+        train(begun(start, net=replace(TINY.net, filters=8)), tmp_path / "run")
+    with pytest.raises(MetastepError, match="there is no such run or learner"):
+        train(begun(tmp_path / "nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_checkpoint_yet_starts_from_it_again(start: Path, tmp_path: Path) -> None:
+    config = begun(start)
+    train(config, tmp_path / "whole")
+    Run.create(tmp_path / "killed", config)
+    resume(tmp_path / "killed")
+    torch.testing.assert_close(Learner.load(tmp_path / "killed").meta, Learner.load(start).meta, rtol=0, atol=0)
+    shutil.rmtree(start)  # from its first checkpoint on, a run needs it no more
+    resume(tmp_path / "killed", iterations=2)
+
+
+def test_on_the_command_line_it_brings_its_configuration(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["train", "--start", "start", "--iterations", "2", "--tasks", "2", "--validation-every", "0"]
+    done = CliRunner().invoke(app, flags)
+    assert done.exit_code == 0, done.output
+    config = json.loads(Path("runs/from-start/config.json").read_text())["config"]
+    assert config["start"] == str(start)
+    assert (config["net"]["filters"], config["inner"]["lr"], config["outer"]["iterations"]) == (4, 0.1, 2)
+    assert Run(Path("runs/from-start")).config(TrainConfig).shared.start == "start"
