@@ -22,11 +22,13 @@ from metastep.reproduce import keeping
 SHOTS, WAYS = (1, 5), (5, 10, 20)
 
 
-def otherwise(config: TrainConfig, most_ways: int = max(WAYS)) -> list[Request]:
-    """What it was not trained for: classes as they are, other shots, other ways"""
+def otherwise(config: TrainConfig, most_ways: int = max(WAYS), one_by_one: bool = False) -> list[Request]:
+    """What it was not trained for: classes as they are, pictures one by one, other shots, other ways"""
     turned = [Request(rotations="none")] if config.test.rotations != "none" else []
+    alone = [Request(one_by_one=True)] if one_by_one else []
     shots = [Request(shots=shots) for shots in SHOTS if shots != config.test_episodes.shots]
-    return turned + shots + [Request(ways=ways) for ways in WAYS if ways <= most_ways and ways != config.data.ways]
+    ways = [Request(ways=ways) for ways in WAYS if ways <= most_ways and ways != config.data.ways]
+    return turned + alone + shots + ways
 
 
 def main() -> None:
@@ -34,6 +36,9 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--data", type=Path, help="the data directory")
     parser.add_argument("--most-ways", type=int, default=max(WAYS), help="of photos, many ways take a CPU hours")
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="pictures that come one at a time, too, which takes long"
+    )
     parser.add_argument("--kept", action="store_true", help="take what its run found, and measure nothing")
     options = parser.parse_args()
     learner = Learner.load(find_learner(options.name))
@@ -44,7 +49,7 @@ def main() -> None:
 
 
 def measured(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
-    asked = otherwise(learner.config, options.most_ways)
+    asked = otherwise(learner.config, options.most_ways, options.one_by_one)
     return results.provenance(command(options)) | {
         "evaluation": told(evaluate(learner, Request(), options.data)),
         "otherwise": [told(evaluate(learner, request, options.data)) for request in asked],
@@ -69,8 +74,11 @@ def kept(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(options: argparse.Namespace) -> str:
+    if options.kept:
+        return f"python -m benchmarks.learner {options.name} --kept"
     fewer = f" --most-ways {options.most_ways}" if options.most_ways < max(WAYS) else ""
-    return f"python -m benchmarks.learner {options.name}" + (" --kept" if options.kept else f"{fewer} --data DATA")
+    alone = " --one-by-one" if options.one_by_one else ""
+    return f"python -m benchmarks.learner {options.name}{fewer}{alone} --data DATA"
 
 
 def told(found: Evaluation) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def learner(name: str) -> Iterator[str]:
     trained = [(found, step) for step in found["by_step"]]
     for asked, row in [*trained, *((other, other["by_step"][-1]) for other in content["otherwise"])]:
         turned = "" if asked["rotations"] == found["rotations"] else ", not turned"
-        task = f"{asked['ways']}-way {asked['shots']}-shot{turned}"
+        alone = ", one by one" if asked.get("one_by_one") else ""
+        task = f"{asked['ways']}-way {asked['shots']}-shot{turned}{alone}"
         yield f"| {task} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
 
 

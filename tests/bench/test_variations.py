@@ -125,6 +125,7 @@ def test_rows_apart_and_a_learner_without_its_head(
 def test_a_learner_is_asked_what_it_was_not_trained_for(preset: str, expected: list[tuple[Any, ...]]) -> None:
     asked = [(one.ways, one.shots, one.rotations) for one in learner.otherwise(FEW_SHOT[preset])]
     assert asked == expected
+    assert [one.one_by_one for one in learner.otherwise(FEW_SHOT[preset], one_by_one=True)].count(True) == 1
     fewer = learner.otherwise(FEW_SHOT[preset], most_ways=5)
     assert [(one.ways, one.shots, one.rotations) for one in fewer] == [one for one in expected if (one[0] or 5) <= 5]
 

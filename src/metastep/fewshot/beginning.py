@@ -29,7 +29,7 @@ def begin(learner: Learner) -> None:
     config = learner.config
     if config.start is None:
         return
-    net = config.net.name if ":" in config.net.name else None  # typed by whoever configured this run
+    net = config.net.name if config.net.is_users else None  # typed by whoever configured this run
     tree = Learner.load(config.start, net=net).changed(ways=config.data.ways).tree()
     theta = params_of(tree["meta"])
     tree["meta"] = theta if params_of(learner.meta) is learner.meta else learner.meta | {"params": theta}
