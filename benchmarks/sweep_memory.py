@@ -31,11 +31,11 @@ INNER = ms.SGD(0.1, momentum=0.9, weight_decay=1e-4)
 
 
 def estimator(method: str, problem: ms.Problem, steps: int) -> ms.Estimator:
-    loop = ms.InnerLoop(problem, INNER, ms.window_lengths(steps))
+    loop = ms.inner_loop(problem, INNER, steps)
     return {
         "first_order": ms.first_order(loop),
         "maml": ms.unrolled(loop),
-        "maml_recompute": ms.unrolled(loop, recompute=max(1, round(steps**0.5))),
+        "maml_recompute": ms.unrolled(loop, store_every=max(1, round(steps**0.5))),
         "maml_autograd": ms.backprop(loop),
     }[method]
 

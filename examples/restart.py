@@ -15,7 +15,6 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import metastep as ms
-from metastep.modules import apply
 
 TASKS, EXAMPLES, STEPS = 8, 40, 8
 INNER = ms.SGD(0.03, momentum=0.9)
@@ -30,13 +29,13 @@ class Restart(NamedTuple):
 
 def weighted_loss(params: Any, meta: Any, batch: Any) -> Tensor:
     x, y = batch
-    each = F.cross_entropy(apply(NET, params, x), y, reduction="none")
+    each = F.cross_entropy(ms.apply(NET, params, x), y, reduction="none")
     return (torch.sigmoid(meta["weights"]) * each).mean()
 
 
 def clean_loss(params: Any, meta: Any, task: Any) -> Tensor:
     x, y = task.query
-    return F.cross_entropy(apply(NET, params, x), y)
+    return F.cross_entropy(ms.apply(NET, params, x), y)
 
 
 PROBLEM = ms.Problem(lambda meta, task: task.start, ms.every_window(weighted_loss), clean_loss)
@@ -60,8 +59,8 @@ def restarted() -> Restart:
 @torch.no_grad()
 def trained(task: Restart, meta: Any, steps: int = 300) -> Restart:
     """The same tasks, with φ where an optimizer has already brought it"""
-    loop = ms.InnerLoop(PROBLEM, ms.SGD(0.1, momentum=0.9), ms.window_lengths(steps))
-    run = torch.func.vmap(lambda t: loop.run(loop.windows(t), loop.begin(meta, t), meta).params)
+    loop = ms.inner_loop(PROBLEM, ms.SGD(0.1, momentum=0.9), steps)
+    run = torch.func.vmap(lambda t: loop.adapt(meta, t).params)
     return task._replace(start=run(task))
 
 

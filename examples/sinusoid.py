@@ -16,10 +16,9 @@ from matplotlib import pyplot as plt
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 import metastep as ms
-from metastep.modules import apply
 
 SHOTS, QUERIES, TASKS, STEPS, WINDOW = 10, 20, 16, 8, 2
 INNER = ms.SGD(0.01, momentum=0.5)
@@ -59,18 +58,16 @@ def train(net: nn.Module, method: ms.Estimator, iterations: int, name: str) -> f
     return time.perf_counter() - start
 
 
-@torch.no_grad()
-def adapted(net: nn.Module, method: ms.Estimator, task: ms.Task) -> dict[str, Tensor]:
-    loop, meta = method.loop, ms.parameters_of(net)
-    params: dict[str, Tensor] = loop.run(loop.windows(task), loop.begin(meta, task), meta).params
-    return params
-
-
 def draw(axes: "matplotlib.axes.Axes", net: nn.Module, method: ms.Estimator, task: ms.Task) -> None:
     x = torch.linspace(-5, 5, 200)[:, None]
     with torch.no_grad():
-        axes.plot(x, apply(net, ms.parameters_of(net), x), ":", color="tab:gray", label="before adaptation")
-        axes.plot(x, apply(net, adapted(net, method, task), x), color="tab:blue", label=f"after {STEPS} steps")
+        axes.plot(x, ms.apply(net, ms.parameters_of(net), x), ":", color="tab:gray", label="before adaptation")
+        axes.plot(
+            x,
+            ms.apply(net, method.adapt(ms.parameters_of(net), task), x),
+            color="tab:blue",
+            label=f"after {STEPS} steps",
+        )
     (xs, ys), (xq, yq) = task
     order = xq.squeeze().argsort()
     axes.plot(xq[order], yq[order], ".", color="tab:green", markersize=4, label="the wave")

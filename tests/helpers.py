@@ -125,6 +125,25 @@ def own_step(params: Tree, memory: Tree, grad: Tree, meta: Tree, t: int) -> tupl
     return map_tree(lambda p, m: p - 0.1 / (t + 1) * torch.tanh(m), params, trace), trace
 
 
+class Bounded(ms.SGD):
+    """A user's SGD whose gradients are bounded: no longer linear in them"""
+
+    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+        return super().advance(state, map_tree(torch.tanh, grad), meta, steps)
+
+
+class Bounding(NamedTuple):
+    """The same around any dynamics"""
+
+    inner: ms.Dynamics
+
+    def init(self, params: Tree) -> ms.State:
+        return self.inner.init(params)
+
+    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+        return self.inner.advance(state, map_tree(torch.tanh, grad), meta, steps)
+
+
 DYNAMICS: dict[str, ms.Dynamics] = {
     "sgd": ms.SGD(0.1),
     "momentum": ms.SGD(0.05, momentum=0.9, weight_decay=1e-2),
@@ -135,8 +154,11 @@ DYNAMICS: dict[str, ms.Dynamics] = {
     "adam": ms.Adam(0.02, weight_decay=1e-2),
     "adamw": ms.AdamW(0.02),
     "rmsprop": ms.RMSprop(0.01, alpha=0.9, momentum=0.5, weight_decay=1e-2),
+    "bounded": Bounded(0.1, momentum=0.9),
+    "bounding": Bounding(ms.SGD(0.1, momentum=0.9)),
     "own": ms.StepFunction(own_step, lambda params: map_tree(torch.zeros_like, params)),
 }
+OWN = ("bounded", "bounding", "own")  # written by a user: they see gradients as they are
 
 
 def case(name: str, seed: int = 0) -> Case:

@@ -7,7 +7,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.by_hand import curvature_by_hand
 from metastep.carrying import continued
 from metastep.fused import chain_of, fused_problem, plain
 from metastep.paths import mapped
@@ -56,9 +55,7 @@ def test_several_tasks_move_all_of_meta_towards_their_mean(problem: str, dynamic
     estimator, meta = ms.reptile(p, dynamics, 3, carried=True), ms.with_memory(params, dynamics)
     for rate in (1.0, 0.25):
         loop = estimator.loop
-        ends = [
-            loop.run(loop.windows(one(tasks, i)), loop.begin(meta, one(tasks, i)), meta)[:2] for i in range(3)
-        ]  # fmt: skip
+        ends = [loop.adapt(meta, one(tasks, i))[:2] for i in range(3)]
         mean = map_tree(lambda *x: torch.stack(x).mean(0), *ends)
         reached = {"params": mean[0], "memory": dict(zip(meta["memory"], mean[1], strict=True))}
         expected = map_tree(lambda old, new, rate=rate: old + rate * (new - old), meta, reached)
@@ -140,8 +137,8 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
     (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, ms.room_for_memory(problem)))
     meta, along = {"params": theta, "memory": {"0": torch.rand_like(theta)}}, torch.randn_like(params)
     torch.testing.assert_close(task_gradient(beside, params, meta), task_gradient(alone, params, theta))
-    h, c = curvature_by_hand(beside, params, meta, along)
-    expected, of_theta = curvature_by_hand(alone, params, theta, along)
+    h, c = ms.exact(beside, params, meta, along)
+    expected, of_theta = ms.exact(alone, params, theta, along)
     torch.testing.assert_close(h, expected)
     assert float(norm(h)) > 0
     torch.testing.assert_close(c, {"params": of_theta, "memory": {"0": torch.zeros_like(theta)}})

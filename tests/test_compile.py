@@ -19,7 +19,7 @@ def methods(p: ms.Problem, dynamics: str) -> dict[str, ms.Estimator]:
     return {
         "multi_step": ms.multi_step(p, d, 4, 2),
         "reverse": ms.multi_step(p, d, 4, 2, ms.exact_reverse),
-        "recompute": ms.unrolled(ms.InnerLoop(p, d, (1, 1, 1)), recompute=2),
+        "recompute": ms.unrolled(ms.InnerLoop(p, d, (1, 1, 1)), store_every=2),
         "fo_maml": ms.fo_maml(p, d, 3),
         "hf_maml": ms.hf_maml(p, d, 2),
     }

@@ -10,7 +10,7 @@ from torch import nn
 
 import metastep as ms
 from metastep.trees import map_tree
-from tests.helpers import case, first, randn
+from tests.helpers import case, first, own_step, randn
 
 P, META, TASKS = case("regression")
 W = {"w": torch.ones(2)}
@@ -148,6 +148,31 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "foreign parameters": (
         lambda: ms.from_optimizer(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), W), ["does not hold 'w'"]
     ),
+    "an optimizer of torch": (
+        lambda: ms.maml(P, torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), 3),
+        ["SGD of torch.optim", "metastep.SGD(lr)", "from_optimizer"],
+    ),
+    "a rate for dynamics": (lambda: ms.maml(P, 0.1, 3), ["0.1 is no inner optimizer", "metastep.SGD(lr)"]),
+    "a module for a problem": (
+        lambda: ms.maml(nn.Linear(1, 1), ms.SGD(0.1), 3), ["Linear is no problem", "few_shot(module, loss)"]
+    ),
+    "half a step": (lambda: ms.maml(P, ms.SGD(0.1), 3.0), ["steps = 3.0", "whole numbers"]),
+    "half a window": (lambda: ms.multi_step(P, ms.SGD(0.1), [2, 1.5]), ["[2, 1.5]", "whole numbers"]),
+    "nothing to compare": (lambda: ms.compare({}, META, TASKS), ["no method"]),
+    "a head by name": (lambda: ms.anil(P, ms.SGD(0.1), 3, head="2"), ["head = '2'", "startswith('2')"]),
+    "rates without room": (lambda: ms.meta_sgd(P, ms.SGD(0.1), 3)(META, first(TASKS)), ["θ alone", "with_rates"]),
+    "rates of each step without room": (
+        lambda: ms.maml_pp(P, ms.SGD(0.1), 3)(META, first(TASKS)), ["θ alone", "with_rates"]
+    ),
+    "a memory without room": (
+        lambda: ms.reptile(P, ms.Adam(0.1), 3, carried=True)(META, first(TASKS)), ["θ alone", "with_memory"]
+    ),
+    "no rate to learn": (
+        lambda: ms.meta_sgd(P, ms.StepFunction(own_step), 3), ["StepFunction has no rate", "multi_step"]
+    ),
+    "a task without names": (
+        lambda: ms.maml(P, ms.SGD(0.1), 3)(META, tuple(first(TASKS))), ["given as a tuple", "metastep.Task("]
+    ),
     "no such reference": (lambda: ms.compare({"a": ms.maml(P, ms.SGD(0.1), 2)}, META, TASKS, "b"), ["'b'", "a"]),
 }  # fmt: skip
 
@@ -159,6 +184,15 @@ def test_bad_input(name: str) -> None:
         call()
     for word in words:
         assert word in str(error.value)
+
+
+def test_what_has_no_remedy_is_raised_as_it_was() -> None:
+    def broken(params: Any, meta: Any, task: Any) -> torch.Tensor:
+        raise RuntimeError("something of the user's own")
+
+    with pytest.raises(RuntimeError, match="own") as error:
+        ms.maml(P._replace(outer_loss=broken), ms.SGD(0.1), 2)(META, first(TASKS))
+    assert error.value.__cause__ is None
 
 
 def test_what_the_message_recommends_works() -> None:

@@ -170,5 +170,5 @@ def test_second_order_products_are_counted() -> None:
         assert counts(ms.ggs_maml(p, dynamics, 8, samples=3), meta, tasks) == (9 + 48, 0)
         assert counts(ms.es_maml(p, dynamics, 8, samples=3), meta, tasks) == (9, 0)
         assert counts(ms.imaml(p, dynamics, 8), meta, tasks) == (9, 6)
-    loop = ms.InnerLoop(p, sgd, ms.window_lengths(8))
-    assert counts(ms.unrolled(loop, recompute=4), meta, tasks) == (9 + 4, 8)
+    loop = ms.inner_loop(p, sgd, 8)
+    assert counts(ms.unrolled(loop, store_every=4), meta, tasks) == (9 + 4, 8)

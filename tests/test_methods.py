@@ -42,7 +42,7 @@ def test_first_order_is_the_outer_gradient_at_the_end(problem: str, dynamics: st
     p, meta, tasks = case(problem)
     task = first(tasks)
     estimator = ms.fo_maml(p, DYNAMICS[dynamics], STEPS, 2)
-    final = estimator.loop.run(estimator.loop.windows(task), estimator.loop.begin(meta, task), meta)
+    final = estimator.loop.adapt(meta, task)
     leaf = map_tree(lambda x: x.detach().requires_grad_(), final.params)
     p.outer_loss(leaf, meta, task)[0].backward()
     assert relative_error(estimator(meta, task).grad, {name: x.grad for name, x in leaf.items()}) < 1e-12
@@ -59,7 +59,7 @@ def test_first_order_sees_only_the_direct_part_of_a_disjoint_theta() -> None:
 def test_reptile_is_the_way_the_inner_loop_went() -> None:
     p, meta, tasks = case("regression")
     estimator, task = ms.reptile(p, DYNAMICS["adam"], STEPS), first(tasks)
-    final = estimator.loop.run(estimator.loop.windows(task), estimator.loop.begin(meta, task), meta)
+    final = estimator.loop.adapt(meta, task)
     assert relative_error(estimator(meta, task).grad, subtract(meta, final.params)) < 1e-14
 
 
@@ -130,10 +130,10 @@ def test_implicit_gradients_learn_a_disjoint_theta_too() -> None:
         ms.every_window(inner),
         lambda params, meta, task: (task.query[0] @ params - task.query[1]).square().mean(),
     )
-    loop = ms.InnerLoop(problem, ms.SGD(0.1), ms.window_lengths(200))
+    loop = ms.inner_loop(problem, ms.SGD(0.1), 200)
     task, meta = ms.Task((x, y), (xq, yq)), randn(3, scale=0.3)
     implicit = ms.implicit(loop, ms.conjugate_gradient(3))(meta, task)
-    assert relative_error(implicit.grad, ms.unrolled(loop, recompute=25)(meta, task).grad) < 1e-9
+    assert relative_error(implicit.grad, ms.unrolled(loop, store_every=25)(meta, task).grad) < 1e-9
 
 
 def test_a_solved_system_stays_solved() -> None:
@@ -220,8 +220,8 @@ def product_error(problem: str, curvature: Curvature) -> float:
 def test_truncation_equals_a_sweep_from_where_it_stops(quadratic: Any) -> None:
     p, meta, task = quadratic
     sgd = ms.SGD(0.1)
-    loop = ms.InnerLoop(p, sgd, ms.window_lengths(3))
-    middle = loop.run(loop.windows(task), loop.begin(meta, task), meta).params
+    loop = ms.inner_loop(p, sgd, 3)
+    middle = loop.adapt(meta, task).params
     late = ms.truncated(p, sgd, 8, depth=5)(meta, task)
     assert relative_error(late.grad, ms.maml(p, sgd, 5)(middle, task).grad) < 1e-12
 
@@ -236,7 +236,7 @@ def test_anil_adapts_the_head_alone_and_learns_all(dynamics: str, window: int) -
     p, meta, tasks = case("convolution")
     task = first(tasks)
     estimator = ms.anil(p, DYNAMICS[dynamics], STEPS, is_head, window)
-    final = estimator.loop.run(estimator.loop.windows(task), estimator.loop.begin(meta, task), meta)
+    final = estimator.loop.adapt(meta, task)
     assert set(final.params) == {"4.weight", "4.bias"}
     estimate = ms.over_tasks(estimator)(meta, tasks)
     assert relative_error(estimate.grad, ms.over_tasks(ms.backprop(estimator.loop))(meta, tasks).grad) < 1e-9
@@ -302,9 +302,9 @@ def test_maml_pp_weighs_the_loss_after_every_window(weights: list[float] | None)
 
 def test_weights_combine_with_recomputed_segments() -> None:
     p, meta, tasks = case("convolution")
-    loop = ms.InnerLoop(p, DYNAMICS["adam"], ms.window_lengths(STEPS, 2))
+    loop = ms.inner_loop(p, DYNAMICS["adam"], STEPS, 2)
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=F64)
-    a = ms.over_tasks(ms.unrolled(loop, weights=weights, recompute=3))(meta, tasks)
+    a = ms.over_tasks(ms.unrolled(loop, weights=weights, store_every=3))(meta, tasks)
     assert relative_error(a.grad, ms.over_tasks(ms.backprop(loop, weights))(meta, tasks).grad) < 1e-9
 
 

@@ -229,7 +229,7 @@ def test_a_channel_of_one_value_has_no_variance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [({"chunk_size": 0}, "chunk_size = 0"), ({"batch": -1}, "batch = -1: a mini-batch has")]
+    ("options", "reason"), [({"chunk_size": 0}, "chunk_size = 0"), ({"batch": -1}, "mini-batches of -1 pictures")]
 )
 def test_sizes_below_one_are_refused(options: dict[str, int], reason: str) -> None:
     with pytest.raises(ms.MetastepError, match=reason):

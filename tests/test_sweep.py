@@ -27,13 +27,13 @@ def test_equals_autograd_through_the_unroll(problem: str, dynamics: str, window:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_options_do_not_change_the_result(problem: str, dynamics: str, window: int) -> None:
     p, meta, tasks = case(problem)
-    loop = ms.InnerLoop(p, DYNAMICS[dynamics], ms.window_lengths(STEPS, window))
+    loop = ms.inner_loop(p, DYNAMICS[dynamics], STEPS, window)
     plain = ms.over_tasks(ms.unrolled(loop))(meta, tasks)
     for estimator, chunk in (
         (ms.unrolled(loop, ms.exact_reverse), None),
-        (ms.unrolled(loop, recompute=1), None),
-        (ms.unrolled(loop, recompute=3), 2),
-        (ms.unrolled(loop, recompute=100), 1),
+        (ms.unrolled(loop, store_every=1), None),
+        (ms.unrolled(loop, store_every=3), 2),
+        (ms.unrolled(loop, store_every=100), 1),
         (ms.unrolled(loop, depth=100), 3),
     ):
         other = ms.over_tasks(estimator, chunk_size=chunk)(meta, tasks)
@@ -51,7 +51,7 @@ def test_finite_differences_agree(problem: str, dynamics: str, window: int) -> N
 
     def adapted_loss(meta: Tree) -> torch.Tensor:
         loop = estimator.loop
-        final = loop.run(loop.windows(task), loop.begin(meta, task), meta)
+        final = loop.adapt(meta, task)
         return outer_value(p, final.params, meta, task)[0]
 
     with torch.no_grad():

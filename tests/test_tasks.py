@@ -42,7 +42,7 @@ def test_gradients_through_a_mapped_batchnorm_are_wrong_and_ours_are_not() -> No
     def mapped_loss(meta: dict[str, torch.Tensor]) -> torch.Tensor:
         def one(task: ms.Task) -> torch.Tensor:
             loop = estimator.loop
-            state = loop.run(loop.windows(task), loop.begin(meta, task), meta)
+            state = loop.adapt(meta, task)
             return p.outer_loss(state.params, meta, task)[0]
 
         return vmap(one)(tasks).mean()
@@ -83,6 +83,6 @@ def test_the_sweep_needs_no_memory_for_more_steps() -> None:
     few, many = peak(ms.maml(problem, sgd, 4)), peak(ms.maml(problem, sgd, 40))
     assert many - few < 1.5 * 36 * parameters
     assert peak(ms.reference(problem, sgd, 40)) > 4 * many
-    loop = ms.InnerLoop(problem, sgd, ms.window_lengths(40))
-    assert peak(ms.unrolled(loop, recompute=8)) - few < 1.5 * 20 * parameters
+    loop = ms.inner_loop(problem, sgd, 40)
+    assert peak(ms.unrolled(loop, store_every=8)) - few < 1.5 * 20 * parameters
     assert many < 1.1 * peak(ms.fo_maml(problem, sgd, 40))

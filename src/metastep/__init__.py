@@ -2,7 +2,7 @@
 
 from metastep.carrying import room_for_memory, with_memory
 from metastep.counting import Counts, counting
-from metastep.curvature import central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
+from metastep.curvature import Curvature, central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
 from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.dynamics import SGD, Adam, AdamW, Dynamics, RMSprop, State, StepFunction
 from metastep.errors import MetastepError, NonFiniteError
@@ -31,7 +31,7 @@ from metastep.methods import (
     reptile,
     truncated,
 )
-from metastep.modules import parameters_of, use_batch_statistics
+from metastep.modules import apply, parameters_of, use_batch_statistics
 from metastep.optimizers import from_optimizer, into_optimizer
 from metastep.paths import MetaGradient, meta_gradient
 from metastep.problems import (
@@ -45,9 +45,11 @@ from metastep.problems import (
     room_for_rates,
     with_rates,
 )
-from metastep.solvers import conjugate_gradient, neumann
+from metastep.rates import Rate
+from metastep.solvers import Solver, conjugate_gradient, neumann
 from metastep.tasks import over_tasks, stack, write_grads
-from metastep.windows import InnerLoop, Problem, Task, Window, window_lengths
+from metastep.trees import Tree
+from metastep.windows import InnerLoop, Loss, Problem, Steps, Task, Window, inner_loop, window_lengths
 
 __all__ = [
     "SGD",
@@ -55,23 +57,30 @@ __all__ = [
     "AdamW",
     "Comparison",
     "Counts",
+    "Curvature",
     "Dynamics",
     "Estimate",
     "Estimator",
     "InnerLoop",
     "Learner",
+    "Loss",
     "MetaGradient",
     "MetastepError",
     "NonFiniteError",
     "Problem",
     "RMSprop",
+    "Rate",
+    "Solver",
     "State",
     "StepFunction",
+    "Steps",
     "Task",
+    "Tree",
     "Window",
     "accuracy",
     "adapt_only",
     "anil",
+    "apply",
     "backprop",
     "batch_by_batch",
     "central_difference",
@@ -94,6 +103,7 @@ __all__ = [
     "imaml",
     "implicit",
     "in_batches",
+    "inner_loop",
     "into_optimizer",
     "maml",
     "maml_pp",

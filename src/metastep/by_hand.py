@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
-from metastep.counting import count_product
 from metastep.trees import Tree, add_scaled, hollow_like, map_tree, subtract
-from metastep.windows import Loss, Window
+from metastep.windows import Loss
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,6 @@ class OuterByHand:
 
     def __call__(self, params: Tree, meta: Tree, task: Any) -> Any:
         return self.value(params, meta, task)
-
-
-def curvature_by_hand(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """For windows that follow such a loss"""
-    count_product()
-    assert isinstance(window.loss, ByHand)
-    return window.loss.product(params, meta, window.batch, direction)
 
 
 def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], strength: float) -> ByHand:

@@ -1,7 +1,7 @@
 """See an approximation before paying for it: how inner gradients change, and how far each method is from exact."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,30 +15,33 @@ from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.memory import peak_bytes
 from metastep.tasks import over_tasks, stack
-from metastep.trees import Tree, dot, map_tree, norm, subtract, tree_leaves
-from metastep.windows import InnerLoop, Problem, task_gradient, window_lengths
+from metastep.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
+from metastep.windows import Problem, Steps, inner_loop, task_gradient
 
 
-def gradient_difference(
-    problem: Problem, dynamics: Dynamics, steps: int | Sequence[int]
-) -> Callable[[Tree, Any], Tensor]:
+def gradient_difference(problem: Problem, dynamics: Dynamics, steps: Steps) -> Callable[[Tree, Any], Tensor]:
     """‖∇L(φ_{t+1}) − ∇L(φ_t)‖ / ‖∇L(φ_{t+1})‖ at every inner step: small where reusing a gradient is safe.
 
-    Returns a function of (meta, stacked tasks) that gives a tensor (tasks, steps).
+    Returns a function of (meta, tasks), stacked or a list, that gives a tensor (tasks, steps).
     """
-    loop = InnerLoop(problem, dynamics, window_lengths(steps))
+    loop = inner_loop(problem, dynamics, steps)
 
     def along(meta: Tree, task: Any) -> Tensor:
-        state, differences = loop.begin(meta, task), []
+        state, changes = loop.begin(meta, task), []
         for window in loop.windows(task):
             before = task_gradient(window, state.params, meta)
             state = dynamics.advance(state, before, meta, window.steps)
             after = task_gradient(window, state.params, meta)
-            differences.append(norm(subtract(after, before)) / norm(after))
-        return torch.stack(differences)
+            changes.append(relative_change(before, after))
+        return torch.stack(changes)
 
     mapped = vmap(along, in_dims=(None, 0), randomness="different")
-    return torch.no_grad()(mapped)
+
+    @torch.no_grad()
+    def differences(meta: Tree, tasks: Any) -> Tensor:
+        return mapped(meta, stack(tasks) if isinstance(tasks, list) else tasks)
+
+    return differences
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ def compare(
     Gradients and second-order products are counted for one task; seconds (the fastest of `repeats`) and peak memory are
     of the whole batch. Reptile's "gradient" has a length of its own: of it, only the cosine means something.
     """
+    if not methods:
+        raise MetastepError("there is no method to compare: the mapping is empty.")
     reference = reference or next(iter(methods))
     if reference not in methods:
         raise MetastepError(f"the reference '{reference}' is not among the methods: {', '.join(methods)}.")
@@ -87,7 +92,7 @@ def _against(
     return Comparison(
         name,
         cosine=float(dot(grad, exact) / (norm(grad) * norm(exact))),
-        relative_error=float(norm(subtract(grad, exact)) / norm(exact)),
+        relative_error=float(relative_change(grad, exact)),
         gradients=counts.gradients,
         products=counts.products,
         seconds=seconds,

@@ -56,6 +56,16 @@ class SGD:
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.momentum, self.weight_decay))
 
+    def is_linear(self, state: State, meta: Tree) -> bool:
+        """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither.
+
+        Any dynamics may have this; the sweep then stores φ alone. One that does not have it is taken as not linear.
+        """
+        rates = (self.lr, self.momentum, self.weight_decay)  # only a function of (meta, step) can hold θ
+        scheduled = (rate_at(rate, meta, state.step) for rate in rates if callable(rate))
+        numbers = all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
+        return numbers and type(self).advance is SGD.advance  # a subclass with steps of its own says so itself
+
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
         if not all(is_number(rate) for row in rates for rate in row):
             return self._follow(p, memory, g, rates)
@@ -166,13 +176,9 @@ class StepFunction:
 
 
 def is_linear(dynamics: Dynamics, state: State, meta: Tree) -> bool:
-    """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
-    dynamics = getattr(dynamics, "inner", dynamics)  # what is wrapped around another only arranges its tensors
-    if not isinstance(dynamics, SGD):
-        return False
-    rates = (dynamics.lr, dynamics.momentum, dynamics.weight_decay)  # only a function of (meta, step) can hold θ
-    scheduled = (rate_at(rate, meta, state.step) for rate in rates if callable(rate))
-    return all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
+    """As the dynamics says itself, see `SGD.is_linear`"""
+    declared = getattr(dynamics, "is_linear", None)
+    return declared is not None and bool(declared(state, meta))
 
 
 # ---- shared by all of them

@@ -2,7 +2,7 @@
 
 The unrolled estimator is the Lagrangian recursion of the paper, Λ_{k−1} = Λ_k ∂Φ̂_k/∂s, as a reverse sweep over
 windows. It returns a gradient, so autograd never sees a second backward, and its memory is one window's graph and the
-stored states: flat in the number of inner steps, exact all the same.
+stored states: one φ for each window with SGD, φ with moments and gradient otherwise, and of many windows only some.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vjp
 
+from metastep.checks import require_one_each
 from metastep.counting import count_gradient
 from metastep.curvature import Curvature, exact
 from metastep.dynamics import State
@@ -23,7 +24,7 @@ from metastep.solvers import Solver
 from metastep.trees import Tree, add, add_scaled, hollow_like, scale, subtract
 from metastep.windows import InnerLoop, Passage, Problem, Window, outer_value
 
-STORED = 32  # states: of 64 windows, half of them, for half of the gradients once more
+STORED = 32  # windows: of 64, half of the states are kept, and half of the gradients evaluated again
 
 
 class Estimate(NamedTuple):
@@ -45,6 +46,11 @@ class Estimator(NamedTuple):
         with torch.no_grad(), explained():
             return self.estimate(meta, task)
 
+    def adapt(self, meta: Tree, task: Any) -> Tree:
+        """φ at the end of the inner loop: θ adapted to `task`, of which only the support is looked at."""
+        with torch.no_grad(), explained():
+            return self.loop.adapt(meta, task).params
+
 
 class Adjoint(NamedTuple):
     """Λ: how the outer loss answers to φ, to the optimizer's memory, and, so far, to θ."""
@@ -58,25 +64,26 @@ def unrolled(
     loop: InnerLoop,
     curvature: Curvature = exact,
     depth: int | None = None,
-    recompute: int = STORED,
+    store_every: int = STORED,
     weights: Sequence[float] | Tensor | None = None,
 ) -> Estimator:
     """Reverse sweep over the windows.
 
     depth: sweep the last `depth` windows only (truncation).
-    recompute: of more windows than that, store every such state only, and run those between again on the way back.
+    store_every: of more windows than that, keep only the state before each segment of so many, and run the segment
+    again on the way back.
     weights: one for each window: the outer loss is Σ weight · loss after that window (MAML++), not only the last.
     """
-    require_positive(recompute=recompute, depth=1 if depth is None else depth)
+    require_positive(store_every=store_every, depth=1 if depth is None else depth)
     if depth and weights is not None:
         raise MetastepError("depth and weights exclude each other: a weighted loss before the cut would have no sweep.")
 
     def estimate(meta: Tree, task: Any) -> Estimate:
         windows = loop.windows(task)
-        weight = None if weights is None else _for_each(windows, weights)
+        weight = None if weights is None else require_one_each(weights, windows)
         cut = max(0, len(windows) - depth) if depth else 0
         state = loop.run(windows[:cut], loop.begin(meta, task), meta)
-        storage, state = store(loop, windows[cut:], state, meta, recompute)
+        storage, state = store(loop, windows[cut:], state, meta, store_every)
 
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
@@ -117,9 +124,9 @@ def pull_window(
 
 
 def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: bool = True) -> Tree:
-    """The meta-gradient: what came by the way, and Λ₀ ∂s₁/∂θ (the identity for MAML)
+    """The meta-gradient: what the sweep has gathered for θ, and Λ₀ ∂s₁/∂θ (the identity for MAML).
 
-    Where the sweep did not reach the start, φ there stands for φ₁, and the memory there for nothing.
+    Where the sweep was cut, its Λ stands for Λ₀, without the part of the memory.
     """
     start, pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[:2]
     memory = adjoint.memory if swept else hollow_like(start[1])
@@ -156,8 +163,7 @@ def first_order(loop: InnerLoop) -> Estimator:
     """∂L/∂φ at the final φ, handed to θ as it is; no state is stored and no window is pulled back."""
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        state = loop.run(loop.windows(task), loop.begin(meta, task), meta)
-        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+        loss, adjoint, metrics = outer_adjoint(loop, loop.adapt(meta, task), meta, task)
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics)
 
     return Estimator(loop, estimate)
@@ -208,7 +214,7 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
         if weights is None:
             return outer_value(loop.problem, loop.run(windows, state, meta).params, meta, task)
         total = torch.zeros(())
-        for window, weight in zip(windows, _for_each(windows, weights), strict=True):
+        for window, weight in zip(windows, require_one_each(weights, windows), strict=True):
             state = loop.run([window], state, meta)
             loss, metrics = outer_value(loop.problem, state.params, meta, task)
             total = total + weight * loss
@@ -219,9 +225,3 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
         return Estimate(loss, gradient, metrics)
 
     return Estimator(loop, estimate)
-
-
-def _for_each(windows: list[Window], weights: Sequence[float] | Tensor) -> Sequence[Any] | Tensor:
-    if len(weights) != len(windows):
-        raise MetastepError(f"{len(weights)} weights for {len(windows)} windows: the outer loss after each needs one.")
-    return weights

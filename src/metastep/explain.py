@@ -1,4 +1,4 @@
-"""PyTorch's own errors, said again with the operator, the reason and the argument that helps."""
+"""PyTorch's and Python's own errors, said again with the operator, the reason and the argument that helps."""
 
 import re
 from collections.abc import Iterator
@@ -18,6 +18,10 @@ _REMEDIES = (
         "Pass curvature=metastep.central_difference(), which needs first derivatives only, or use fo_maml.",
     ),
     (
+        re.compile(r"'(?P<op>tuple|list)' object has no attribute '(?:support|query)'"),
+        "a task was given as a {op}. Name its two parts: metastep.Task(support, query).",
+    ),
+    (
         re.compile(r"(?P<op>running_mean|running_var|num_batches_tracked)"),
         "a normalisation layer would overwrite its {op} inside the inner loop. "
         "Use metastep.use_batch_statistics(module), or module.eval() to hold the statistics it has.",
@@ -29,12 +33,12 @@ _REMEDIES = (
 def explained() -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, NotImplementedError) as error:
-        raise explanation(error) from error
+    except (RuntimeError, NotImplementedError, AttributeError) as error:
+        if text := remedy(str(error)):
+            raise MetastepError(text) from error
+        raise
 
 
-def explanation(error: Exception) -> Exception:
-    for pattern, text in _REMEDIES:
-        if found := pattern.search(str(error)):
-            return MetastepError(text.format(op=found["op"]))
-    return error
+def remedy(message: str) -> str | None:
+    found = ((pattern.search(message), text) for pattern, text in _REMEDIES)
+    return next((text.format(op=match["op"]) for match, text in found if match), None)

@@ -2,55 +2,52 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from metastep.carrying import continued, room_for_memory
+from metastep.checks import require_no_decay, require_rate
 from metastep.curvature import Curvature, central_difference, exact, gaussian_smoothing, zeroth_order
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
-from metastep.errors import MetastepError
 from metastep.estimators import Estimator, backprop, displacement, first_order, implicit, unrolled
 from metastep.problems import adapt_only, proximal, room_for_rates
 from metastep.solvers import Solver, conjugate_gradient
-from metastep.trees import is_number, map_tree
-from metastep.windows import InnerLoop, Problem, window_lengths
-
-Steps = int | Sequence[int]
+from metastep.trees import Tree, map_tree
+from metastep.windows import Problem, Steps, inner_loop
 
 
 def maml(problem: Problem, dynamics: Dynamics, steps: Steps, curvature: Curvature = exact) -> Estimator:
     """Exact meta-gradient: every step evaluates its gradient, T second-order products (Finn et al. 2017)."""
-    return unrolled(InnerLoop(problem, dynamics, window_lengths(steps)), curvature)
+    return unrolled(inner_loop(problem, dynamics, steps), curvature)
 
 
 def multi_step(
     problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, curvature: Curvature = exact
 ) -> Estimator:
     """Multi-step estimation: `window` steps share a gradient, T/n second-order products (Kim et al. 2020)."""
-    return unrolled(InnerLoop(problem, dynamics, window_lengths(steps, window)), curvature)
+    return unrolled(inner_loop(problem, dynamics, steps, window), curvature)
 
 
 def truncated(
     problem: Problem, dynamics: Dynamics, steps: Steps, depth: int, window: int = 1, curvature: Curvature = exact
 ) -> Estimator:
     """The sweep stops after the last `depth` windows."""
-    return unrolled(InnerLoop(problem, dynamics, window_lengths(steps, window)), curvature, depth)
+    return unrolled(inner_loop(problem, dynamics, steps, window), curvature, depth)
 
 
 def fo_maml(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> Estimator:
     """First order: ∇L(φ_{T+1}) (Finn et al. 2017)."""
-    return first_order(InnerLoop(problem, dynamics, window_lengths(steps, window)))
+    return first_order(inner_loop(problem, dynamics, steps, window))
 
 
 def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, carried: bool = False) -> Estimator:
     """θ − φ_{T+1}; with an outer SGD of rate ε, θ moves by ε towards φ_{T+1} (Nichol et al. 2018).
 
     carried: the optimizer's memory goes on from task to task, as in the code that was released, by the same rule:
-    meta is `with_memory(θ, dynamics)`. An outer rate above 1, or another outer rule, would leave what moments can be.
+    meta is `with_memory(θ, dynamics)`. Another outer rule, or a rate above 1, could make second moments negative.
     """
     problem, dynamics = (room_for_memory(problem), continued(dynamics)) if carried else (problem, dynamics)
-    return displacement(InnerLoop(problem, dynamics, window_lengths(steps, window)), carried)
+    return displacement(inner_loop(problem, dynamics, steps, window), carried)
 
 
 def imaml(
@@ -65,16 +62,12 @@ def imaml(
 ) -> Estimator:
     """(I + H/λ)⁻¹ ∇L(φ*), φ* minimising the inner loss + ½λ‖φ − θ‖², λ = strength (Rajeswaran et al. 2019).
 
-    free: the inner loop is not held by λ, as in the code that was released. φ* is then another, and λ a damping.
+    free: the inner loop is not held by λ, as in the code that was released: φ* then minimises the inner loss alone, and
+    λ only damps the solver.
     """
-    decay = getattr(dynamics, "weight_decay", 0.0)
-    if not (is_number(decay) and decay == 0):
-        raise MetastepError(
-            f"iMAML with weight_decay = {decay} in the dynamics: the implicit gradient would not know of it. "
-            "Set weight_decay=0, or add the penalty to the inner loss."
-        )
+    require_no_decay(dynamics, "iMAML")
     held = proximal(problem, strength)
-    loop = InnerLoop(problem if free else held, dynamics, window_lengths(steps, window))
+    loop = inner_loop(problem if free else held, dynamics, steps, window)
     return implicit(loop, solver or conjugate_gradient(), curvature, held if free else None)
 
 
@@ -113,7 +106,7 @@ def meta_sgd(
     problem: Problem, dynamics: SGD | Adam | RMSprop, steps: Steps, window: int = 1, curvature: Curvature = exact
 ) -> Estimator:
     """Inner rates are learned: meta = with_rates(params, lr), one rate for each entry or tensor (Li et al. 2017)."""
-    learned = replace(dynamics, lr=lambda meta, step: meta["rates"])
+    learned = _with_learned(dynamics, lambda meta, step: meta["rates"])
     return multi_step(room_for_rates(problem), learned, steps, window, curvature)
 
 
@@ -129,12 +122,23 @@ def maml_pp(
 
     meta = with_rates(params, lr, steps). Weights default to equal ones; the paper anneals them to the last.
     """
-    lengths = window_lengths(steps, window)
-    learned = replace(dynamics, lr=lambda meta, step: map_tree(lambda rate: rate[step], meta["rates"]))
-    weights = [1 / len(lengths)] * len(lengths) if weights is None else weights
-    return unrolled(InnerLoop(room_for_rates(problem), learned, lengths), curvature, weights=weights)
+    learned = _with_learned(dynamics, lambda meta, step: map_tree(lambda rate: rate[step], meta["rates"]))
+    loop = inner_loop(room_for_rates(problem), learned, steps, window)
+    weights = [1 / len(loop.lengths)] * len(loop.lengths) if weights is None else weights
+    return unrolled(loop, curvature, weights=weights)
 
 
-def reference(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, **options: Any) -> Estimator:
+def reference(
+    problem: Problem,
+    dynamics: Dynamics,
+    steps: Steps,
+    window: int = 1,
+    weights: Sequence[float] | Tensor | None = None,
+) -> Estimator:
     """Autograd through the stored unroll: what `multi_step` must equal, at the memory that it saves."""
-    return backprop(InnerLoop(problem, dynamics, window_lengths(steps, window)), **options)
+    return backprop(inner_loop(problem, dynamics, steps, window), weights)
+
+
+def _with_learned(dynamics: SGD | Adam | RMSprop, lr: Callable[[Tree, int], Tree]) -> SGD | Adam | RMSprop:
+    require_rate(dynamics, (SGD, Adam, RMSprop))
+    return replace(dynamics, lr=lr)

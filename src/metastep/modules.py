@@ -1,6 +1,7 @@
 """Any nn.Module as a pure function of its parameters, with the switches that second derivatives need."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -61,6 +62,18 @@ def require_usable(module: nn.Module) -> None:
                 "no pure function can do, and vmap refuses. Use metastep.use_batch_statistics(module), as few-shot "
                 "learning does, or module.eval() to hold the statistics it has."
             )
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards each part is in the mode that it was in."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def draws_noise(module: nn.Module) -> bool:

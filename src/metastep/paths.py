@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from metastep.by_hand import curvature_by_hand
 from metastep.curvature import exact
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
@@ -30,12 +29,13 @@ from metastep.fused import (
     plain,
 )
 from metastep.fused.algebra import Operators
-from metastep.methods import Steps, fo_maml, imaml, maml, multi_step, reptile, truncated
+from metastep.methods import fo_maml, imaml, maml, multi_step, reptile, truncated
 from metastep.modules import parameters_of
 from metastep.problems import accuracy, few_shot, in_batches
 from metastep.solvers import ConjugateGradient, conjugate_gradient
 from metastep.tasks import over_tasks, require_chunk, require_finite, stack
 from metastep.trees import Tree, dot, is_number, tree_leaves
+from metastep.windows import Steps
 
 Method = Callable[..., Estimator]
 
@@ -154,7 +154,7 @@ def estimator_by_hand(asked: Asked, chain: Chain, operators: Operators) -> Estim
     problem = fused_problem(chain, operators)
     if asked.batch:
         problem = in_batches(problem, asked.batch, axis=1)
-    return asked.method(problem, dynamics, asked.steps, **(asked.options | second_order(asked)))
+    return asked.method(problem, dynamics, asked.steps, **(asked.options | apart(asked)))
 
 
 def judge_by_hand(asked: Asked) -> FusedJudge | None:
@@ -168,12 +168,9 @@ def judge_by_hand(asked: Asked) -> FusedJudge | None:
     return FusedJudge(chain, estimator_by_hand(asked, chain, operators).loop)
 
 
-def second_order(asked: Asked) -> dict[str, Any]:
-    """Options of the method by which tasks in one tensor stay apart, and products are made by hand"""
-    if asked.method in (fo_maml, reptile):
-        return {}
-    solver = {"solver": replace(asked.solver, dot=dot_of_each)} if asked.method is imaml else {}
-    return {"curvature": curvature_by_hand, **solver}
+def apart(asked: Asked) -> dict[str, Any]:
+    """Options of the method by which tasks in one tensor stay apart"""
+    return {"solver": replace(asked.solver, dot=dot_of_each)} if asked.method is imaml else {}
 
 
 def require_served(asked: Asked) -> None:

@@ -44,7 +44,7 @@ def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
     axis: where pictures are counted; 1 if all tasks are stacked.
     """
     if size < 1:
-        raise MetastepError(f"batch = {size}: a mini-batch has at least one picture.")
+        raise MetastepError(f"mini-batches of {size} pictures: each has at least one.")
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
         n = -(-task.support[1].shape[axis] // size)  # batches in one pass over the support
@@ -88,6 +88,11 @@ def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
 
 def adapt_only(problem: Problem, head: Callable[[str], bool]) -> Problem:
     """φ is the part of θ whose names `head` accepts; the rest stays in θ, and enters every loss from there."""
+    if not callable(head):
+        raise MetastepError(
+            f"head = {head!r} is not a function: give one that says of a parameter's name whether it is adapted, such "
+            f"as lambda name: name.startswith({str(head)!r})."
+        )
 
     def start(meta: Tree, task: Any) -> Tree:
         chosen = {name: p for name, p in _params(problem.start(meta, task)).items() if head(name)}
@@ -114,8 +119,17 @@ def params_of(meta: Tree) -> Tree:
 
 def room_for_more(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
     """The same problem for a meta in which θ is called "params", and which has more: losses see θ alone"""
+
+    def checked(meta: Tree, task: Any) -> Tree | State:
+        if not (isinstance(meta, dict) and "params" in meta):
+            raise MetastepError(
+                "meta is θ alone, and needs more: with_rates(θ, lr) for rates that are learned (Meta-SGD; MAML++, with "
+                "steps), with_memory(θ, dynamics) for Reptile with carried=True."
+            )
+        return start(meta, task)
+
     windows = _with_losses(problem, lambda loss, task: _of_params(loss)).windows
-    return Problem(start, windows, lambda params, meta, task: problem.outer_loss(params, meta["params"], task))
+    return Problem(checked, windows, lambda params, meta, task: problem.outer_loss(params, meta["params"], task))
 
 
 def _of_params(loss: Loss) -> Loss:

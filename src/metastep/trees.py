@@ -15,8 +15,8 @@ Tree = Any
 
 __all__ = [
     "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "joined", "map_tree", "norm",
-    "normal_like", "parted", "require_same", "scale", "shapes", "split_floats", "subtract", "tree_flatten",
-    "tree_leaves", "tree_unflatten", "zeros_like",
+    "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats", "subtract",
+    "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
 ]  # fmt: skip
 
 
@@ -49,6 +49,12 @@ def dot(a: Tree, b: Tree) -> Tensor:
 
 def norm(tree: Tree) -> Tensor:
     return dot(tree, tree).sqrt()
+
+
+def relative_change(before: Tree, after: Tree) -> Tensor:
+    """‖after − before‖ / ‖after‖, and 0 where both are 0"""
+    length = norm(after)
+    return norm(subtract(after, before)) / length.clamp_min(torch.finfo(length.dtype).tiny)
 
 
 def zeros_like(tree: Tree) -> Tree:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.func import grad
 
+from metastep.checks import require_dynamics, require_problem, require_scalar, require_steps
 from metastep.counting import count_gradient
 from metastep.dynamics import Dynamics, State, is_linear
-from metastep.errors import MetastepError
 from metastep.trees import Tree, hollow_like
 
 Loss = Callable[[Tree, Tree, Any], Tensor]  # (params, meta, batch) -> scalar
+Steps = int | Sequence[int]  # a number of inner steps, or the length of each window
 
 
 class Task(NamedTuple):
@@ -61,6 +61,10 @@ class InnerLoop(NamedTuple):
     def windows(self, task: Any) -> list[Window]:
         return self.problem.windows(task, self.lengths)
 
+    def adapt(self, meta: Tree, task: Any) -> State:
+        """The state at the end of the inner loop"""
+        return self.run(self.windows(task), self.begin(meta, task), meta)
+
     def run(self, windows: list[Window], state: State, meta: Tree) -> State:
         """The state after all windows; nothing is kept."""
         for window in windows:
@@ -81,20 +85,20 @@ class InnerLoop(NamedTuple):
         return passages, state
 
 
-def window_lengths(steps: int | Sequence[int], window: int = 1) -> tuple[int, ...]:
+def inner_loop(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> InnerLoop:
+    """`steps` steps of `dynamics` on `problem`, of which `window` at a time share a gradient."""
+    require_problem(problem)
+    require_dynamics(dynamics)
+    return InnerLoop(problem, dynamics, window_lengths(steps, window))
+
+
+def window_lengths(steps: Steps, window: int = 1) -> tuple[int, ...]:
     """`steps` in windows of `window`, the remainder in one more; or an explicit list such as [4, 2, 1, 1]."""
-    if window < 1:
-        raise MetastepError(f"window = {window}: a window shares one gradient among at least 1 step.")
-    if isinstance(steps, int):
-        if steps < 1:
-            raise MetastepError(f"steps = {steps}: an inner loop takes at least 1 step.")
-        full, rest = divmod(steps, window)
-        return (window,) * full + (rest,) * bool(rest)
-    if not steps or min(steps) < 1:
-        raise MetastepError(f"steps = {list(steps)}: a list of windows needs at least one, each of at least 1 step.")
-    if window != 1:
-        raise MetastepError(f"steps = {list(steps)} already says how long each window is: leave window = {window} out.")
-    return tuple(steps)
+    require_steps(steps, window)
+    if isinstance(steps, Sequence):
+        return tuple(steps)
+    full, rest = divmod(steps, window)
+    return (window,) * full + (rest,) * bool(rest)
 
 
 def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
@@ -119,10 +123,3 @@ def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[
 
 def scalar(loss: Loss) -> Loss:
     return lambda params, meta, batch: require_scalar(loss(params, meta, batch), "an inner loss")
-
-
-def require_scalar(value: Any, what: str) -> Tensor:
-    if not isinstance(value, torch.Tensor) or value.dim() != 0:
-        got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise MetastepError(f"{what} must be one number for each task, not {got}: reduce it with .mean() or .sum().")
-    return value

@@ -9,7 +9,6 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.by_hand import curvature_by_hand
 from metastep.fused import chain_of, fused_over_tasks, fused_problem, plain, problem
 from metastep.fused.algebra import differentiate
 from metastep.fused.problem import tasks_at_a_time
@@ -83,11 +82,11 @@ DYNAMICS: dict[str, ms.Dynamics] = {
     "rmsprop": ms.RMSprop(0.01, alpha=0.9, eps=1e-4, momentum=0.5),
 }
 METHODS: dict[str, Callable[..., ms.Estimator]] = {
-    "maml": lambda problem, dynamics, **c: ms.maml(problem, dynamics, 3, **c),
-    "multi_step": lambda problem, dynamics, **c: ms.multi_step(problem, dynamics, 5, 2, **c),
-    "truncated": lambda problem, dynamics, **c: ms.truncated(problem, dynamics, 4, depth=2, **c),
-    "fo_maml": lambda problem, dynamics, **c: ms.fo_maml(problem, dynamics, 3, window=2),
-    "reptile": lambda problem, dynamics, **c: ms.reptile(problem, dynamics, 3),
+    "maml": lambda problem, dynamics: ms.maml(problem, dynamics, 3),
+    "multi_step": lambda problem, dynamics: ms.multi_step(problem, dynamics, 5, 2),
+    "truncated": lambda problem, dynamics: ms.truncated(problem, dynamics, 4, depth=2),
+    "fo_maml": lambda problem, dynamics: ms.fo_maml(problem, dynamics, 3, window=2),
+    "reptile": lambda problem, dynamics: ms.reptile(problem, dynamics, 3),
 }
 
 
@@ -95,7 +94,7 @@ def both(net: Net, method: str, dynamics: ms.Dynamics, chunk: int | None = None)
     """By hand, and by vmap and autograd"""
     module, tasks = net.build(), net.tasks()
     chain, meta = chain_of(module, net.size), ms.parameters_of(module)
-    by_hand = METHODS[method](fused_problem(chain, plain), dynamics, curvature=curvature_by_hand)
+    by_hand = METHODS[method](fused_problem(chain, plain), dynamics)
     mapped = METHODS[method](ms.few_shot(module, cross_entropy, {"accuracy": ms.accuracy}), dynamics)
     return (
         fused_over_tasks(chain, by_hand, chunk, apart=method == "reptile")(meta, tasks),

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from metastep.errors import MetastepError
-from metastep.modules import parameters_of
+from metastep.modules import evaluation_mode, parameters_of
 from metastep.transfer.features import (
     Tapped,
     batch_statistics,
     buffers_of,
-    evaluating,
     feature_shapes,
     tap,
     tap_and_update,
@@ -94,7 +93,7 @@ def test_held_normalisation_stays_held() -> None:
 def test_evaluating_gives_every_part_its_mode_back() -> None:
     net = pupil()
     net.bn1.eval()
-    with evaluating(net):
+    with evaluation_mode(net):
         assert not any(part.training for part in net.modules())
     assert net.training
     assert net.bn2.training

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from metastep.errors import MetastepError
-from metastep.trees import Tree, tree_flatten, tree_unflatten
+from metastep.trees import Tree, joined, parted
 
 TIMEOUT = timedelta(minutes=5)  # a rank that is silent for so long is taken for dead
 
@@ -50,12 +49,10 @@ class Ranks:
         """The sum of a tree of tensors over ranks, of which each counts for its share, in one message"""
         if self.count == 1:
             return tree
-        leaves, spec = tree_flatten(tree)
-        flat = share * torch.cat([leaf.flatten() for leaf in leaves])
+        flat = share * joined(tree)
         with _explained():
             dist.all_reduce(flat)
-        parts: list[Tensor] = list(torch.split(flat, [leaf.numel() for leaf in leaves]))
-        return tree_unflatten([part.view_as(leaf) for part, leaf in zip(parts, leaves, strict=True)], spec)
+        return parted(flat, tree)
 
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` gives on the first rank, on every rank; and its error, if it has one"""

@@ -19,7 +19,8 @@ from metastep.fewshot.config import DataConfig, TrainConfig
 from metastep.fewshot.learner import ONE_BY_ONE, Learner
 from metastep.fewshot.sampling import Sampler, read_split, remembered
 from metastep.fewshot.scores import Evaluation, StepScore
-from metastep.fewshot.validation import in_chunks, judge_of, mean, without_dropout
+from metastep.fewshot.validation import in_chunks, judge_of, mean
+from metastep.modules import evaluation_mode
 from metastep.trees import Tree, tree_leaves
 from metastep.windows import Task
 
@@ -138,7 +139,7 @@ def judge_steps(
     many = mapped(learner, one_by_one) if one_by_one else of_many(learner)
     found = []
     devices = [learner.device] if learner.device.type == "cuda" else []
-    with without_dropout(learner.net), torch.random.fork_rng(devices=devices):
+    with evaluation_mode(learner.net), torch.random.fork_rng(devices=devices):
         torch.manual_seed(sampler.seed)  # for nets that draw numbers even so
         for part, tasks in in_chunks(learner, sampler, 0, episodes, batches=ONE_BY_ONE if one_by_one else 1):
             found.append(many(tasks))

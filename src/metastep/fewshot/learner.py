@@ -124,8 +124,7 @@ class Learner:
 
     def adapted(self, support: Support) -> Tree:
         """The same without a look at the support, for many tasks at once: inside vmap nothing can be looked at"""
-        task, meta = Task(support, None), self._meta_for_test
-        return self._whole(self.loop.run(self.loop.windows(task), self.loop.begin(meta, task), meta).params)
+        return self._whole(self.loop.adapt(self._meta_for_test, Task(support, None)).params)
 
     def trajectory(self, support: Support) -> Iterator[Tree]:
         """The parameters after 0, 1, 2, … inner steps; for many tasks at once too"""

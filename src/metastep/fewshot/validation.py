@@ -1,11 +1,10 @@
 """How good a learner is on episodes that it was not trained on."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
@@ -14,6 +13,7 @@ from metastep.fewshot.distributed import ALONE, Ranks
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fused import FusedJudge
+from metastep.modules import evaluation_mode
 from metastep.paths import judge_by_hand
 from metastep.problems import accuracy
 from metastep.windows import Task
@@ -40,7 +40,7 @@ def judge(learner: Learner, sampler: Sampler, episodes: int, ranks: Ranks = ALON
     many = of_many(learner)
     # Ranks fill in their own episodes among zeros, so that a sum brings all of them together.
     losses, accuracies = (torch.zeros(episodes, device=learner.device) for _ in Judged._fields)
-    with without_dropout(learner.net):
+    with evaluation_mode(learner.net):
         for part, tasks in in_chunks(learner, sampler, *ranks.share(episodes)):
             losses[part], accuracies[part] = many(tasks)
     return ranks.total(Judged(losses, accuracies))  # type: ignore[no-any-return]
@@ -77,17 +77,6 @@ def mapped(learner: Learner) -> Callable[[Task], Judged]:
         return Judged(cross_entropy(logits, y), accuracy(logits, y))
 
     return vmap(one, randomness="different")
-
-
-@contextmanager
-def without_dropout(net: nn.Module) -> Iterator[None]:
-    """BatchNorm keeps to the batch at hand: nets here have no other statistics"""
-    training = net.training
-    net.eval()
-    try:
-        yield
-    finally:
-        net.train(training)
 
 
 def mean(values: Tensor) -> Mean:

@@ -170,8 +170,7 @@ class FusedJudge(NamedTuple):
     @where_meta_is
     def at_the_end(self, meta: Tree, tasks: Task) -> dict[str, Tensor]:
         theta, stacked = self._flat(meta, tasks)
-        state = self.loop.run(self.loop.windows(stacked), self.loop.begin(theta, stacked), theta)
-        return self._measured(state, theta, stacked)
+        return self._measured(self.loop.adapt(theta, stacked), theta, stacked)
 
     @where_meta_is
     def after_each_window(self, meta: Tree, tasks: Task) -> list[dict[str, Tensor]]:

@@ -21,7 +21,7 @@ from metastep.reproduce.files import NOT_AT_HAND
 from metastep.reproduce.transfer_runs import is_there
 from metastep.tasks import over_tasks
 from metastep.transfer.presets import TARGETS
-from metastep.trees import Tree, norm, subtract
+from metastep.trees import Tree, relative_change
 from metastep.windows import Problem, Task
 
 STEPS, WINDOWS = 8, (2, 4, 8)
@@ -78,29 +78,28 @@ class Toy:
     def gradient(self, estimator: Estimator) -> Tree:
         return over_tasks(estimator)(self.meta, self.tasks).grad
 
+    def apart(self, a: Estimator, b: Estimator) -> float:
+        """Of two meta-gradients, their relative difference"""
+        return float(relative_change(self.gradient(a), self.gradient(b)))
+
 
 def naive_sgd(evidence: Evidence, presets: Presets) -> Finding:
     """Without momentum and decay, n shared steps at η are one step at nη: meta-gradients are the same"""
     toy, rate = Toy.drawn(), 0.05
     errors = [
-        _relative_error(
-            toy.gradient(multi_step(toy.problem, SGD(rate), STEPS, n)),
-            toy.gradient(maml(toy.problem, SGD(n * rate), STEPS // n)),
+        toy.apart(
+            multi_step(toy.problem, SGD(rate), STEPS, n),
+            maml(toy.problem, SGD(n * rate), STEPS // n),
         )
         for n in WINDOWS
     ]
-    with_momentum = _relative_error(
-        toy.gradient(multi_step(toy.problem, SGD(rate, momentum=0.9), STEPS, 2)),
-        toy.gradient(maml(toy.problem, SGD(2 * rate, momentum=0.9), STEPS // 2)),
+    with_momentum = toy.apart(
+        multi_step(toy.problem, SGD(rate, momentum=0.9), STEPS, 2),
+        maml(toy.problem, SGD(2 * rate, momentum=0.9), STEPS // 2),
     )
     note = f"Largest relative difference of meta-gradients, n = {', '.join(map(str, WINDOWS))} of {STEPS} steps; "
     note += f"with momentum 0.9 they differ by {with_momentum:.2f}."
     return Finding(holds(max(errors) < LARGEST_ERROR < with_momentum), float(f"{max(errors):.2g}"), note=note)
-
-
-@torch.no_grad()
-def _relative_error(a: Tree, b: Tree) -> float:
-    return float(norm(subtract(a, b)) / norm(b))
 
 
 def products(evidence: Evidence, presets: Presets) -> Finding:

@@ -12,12 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from metastep.data.batches import Batches
 from metastep.data.progress import Progress, silent
+from metastep.modules import evaluation_mode
 from metastep.runs import CheckpointError, Run, to_plain
 from metastep.runs.device import Device
 from metastep.runs.run import Which
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
-from metastep.transfer.features import evaluating, tap
+from metastep.transfer.features import tap
 from metastep.transfer.reading import read_data
 from metastep.trees import Tree, map_tree
 
@@ -64,7 +65,7 @@ def judge(net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: 
     number, device = len(batches.data.names), batches.data.labels.device
     loss = torch.zeros((), dtype=torch.float64, device=device)
     right, count = (torch.zeros(number, dtype=torch.float64, device=device) for _ in range(2))
-    with evaluating(net):
+    with evaluation_mode(net):
         for x, y in batches.epoch(0):
             logits = tap(net, params, buffers, x.to(dtype), ())[0]
             loss += cross_entropy(logits, y, reduction="sum")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from metastep.errors import MetastepError
-from metastep.modules import apply
+from metastep.modules import apply, evaluation_mode
 from metastep.transfer.normalising import normalised
 from metastep.trees import Tree, map_tree
 
@@ -93,22 +93,10 @@ def _normalise(part: _BatchNorm, x: Tensor) -> Tensor:
     return normalised(x, part.weight, part.bias, part.eps)
 
 
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; afterwards each part is in the mode that it was in."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
 @torch.no_grad()
 def feature_shapes(tapped: Tapped, x: Tensor) -> list[tuple[int, int, int]]:
     """(channels, height, width) of each feature, found by running one batch; nothing is left in the module"""
-    with evaluating(tapped.module):
+    with evaluation_mode(tapped.module):
         features = tap(tapped.module, {}, {}, x, tapped.layers)[1]
     return [_shape(name, feature, len(x)) for name, feature in zip(tapped.layers, features, strict=True)]
 

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.func import grad, jvp
 
@@ -15,7 +14,7 @@ from metastep.noise import replayed
 from metastep.rates import Rate
 from metastep.transfer.losses import Batch, Losses
 from metastep.transfer.method import Method
-from metastep.trees import Tree, hollow_like, norm, subtract
+from metastep.trees import Tree, hollow_like, relative_change
 from metastep.windows import InnerLoop, Loss, Problem, Window, scalar, task_gradient, window_lengths
 
 
@@ -55,8 +54,7 @@ class Lookahead(NamedTuple):
         before = task_gradient(window, self.start.params, meta)
         moved = self.method.dynamics(self.rate()).advance(self.start, before, meta, 1)
         after = task_gradient(window, moved.params, meta)
-        length = norm(after)
-        return norm(subtract(after, before)) / length.clamp_min(torch.finfo(length.dtype).tiny)  # 0 where λ is
+        return relative_change(before, after)
 
 
 def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from metastep.dynamics import SGD, Adam, State
+from metastep.dynamics import SGD, Adam, State, is_linear
 from metastep.trees import Tree, joined, parted, tree_flatten, tree_leaves, tree_unflatten
 
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
@@ -25,6 +25,9 @@ class Packed(NamedTuple):
         after = self.inner.advance(packs, packed(grad), meta, steps)
         memory = tuple(unpacked(pack, state.params) for pack in after.memory)
         return State(unpacked(after.params, state.params), memory, after.step)
+
+    def is_linear(self, state: State, meta: Tree) -> bool:
+        return is_linear(self.inner, state, meta)
 
 
 def packed(tree: Tree) -> list[Tensor]:
