@@ -17,6 +17,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation, StepScore
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.outcomes import Made, Outcome
+from metastep.transfer import presets as transfer_presets
 
 TINY = TrainConfig(
     DataConfig("glyphs", ways=3, shots=1, queries=2),
@@ -42,13 +43,15 @@ def few_shot(preset: str, accuracies: list[float], seed: int = 0, queries: int =
         (StepScore(8, 0.0, 0.0),), 0, 1.0, tuple(accuracies),
     )  # fmt: skip
     full = PRESETS[preset].outer.iterations if preset in PRESETS else 60_000
+    config = PRESETS.get(preset, TINY)
     return Outcome(
-        preset, seed, sum(accuracies) / len(accuracies), full, full, 1.0, "tf32", MADE, "the last", evaluation
+        preset, seed, sum(accuracies) / len(accuracies), full, full, 1.0, "tf32", MADE, config, "the last", evaluation
     )
 
 
 def transfer(preset: str, accuracy: float, seed: int = 0, seconds: float = 100.0) -> Outcome:
-    return Outcome(preset, seed, accuracy, 7_200, 7_200, seconds, "tf32", MADE)
+    config = replace(transfer_presets.PRESETS[preset], seed=seed)
+    return Outcome(preset, seed, accuracy, 7_200, 7_200, seconds, "tf32", MADE, config)
 
 
 class Known(Evidence):

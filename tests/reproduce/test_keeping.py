@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -48,6 +49,38 @@ def test_seeds_are_added_to_those_that_are_kept() -> None:
     assert call("--only", "T4.29", "--seeds", "2").exit_code == 0
     assert claim("T4.29")["seeds"] == [0, 1]
     assert [path.name for path in Path("runs/reproduce").iterdir()] == [f"{ESTIMATE}-seed1"]
+
+
+def test_what_another_recipe_found_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    call("--only", "T4.29")
+    shutil.rmtree("runs")
+    evidence = Evidence(Path("runs"), Path(), kept=HERE)
+    assert evidence.finished(ESTIMATE, 0)
+    before = few_shot_presets.PRESETS[ESTIMATE]
+    for changed in (replace(before, inner=replace(before.inner, lr=0.2)), replace(before, test=TestConfig(steps=3))):
+        monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, changed)
+        assert not evidence.finished(ESTIMATE, 0)
+    assert call("--only", "T4.29").exit_code == 0
+    assert Path(f"runs/reproduce/{ESTIMATE}-seed0").is_dir()
+
+
+def test_more_seeds_need_the_data_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    call("--only", "T4.29")
+    shutil.rmtree("runs")
+    monkeypatch.setattr(fewshot_runs, "lacking", lambda config, data: "its pictures")
+    refused = call("--only", "T4.29", "--seeds", "2")
+    assert (refused.exit_code, "T4.29 needs its pictures" in refused.output) == (2, True)
+    assert call("--only", "T4.29").exit_code == 0, "what is there is judged"
+    assert call("--table", "T4", "--seeds", "2").exit_code == 0
+    assert claim("T4.29")["seeds"] == [0]
+    assert not Path("runs").exists()
+
+
+def test_a_copy_does_not_count_twice() -> None:
+    call("--only", "T4.29")
+    shutil.copy(HERE / f"{ESTIMATE}-seed0.json", HERE / f"{ESTIMATE}-seed5.json")
+    with pytest.raises(MetastepError, match=r"seed5\.json': is of seed 0, by what it says"):
+        Evidence(Path(), Path(), kept=HERE).outcomes(ESTIMATE)
 
 
 def test_fewer_iterations_are_kept_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

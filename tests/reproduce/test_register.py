@@ -81,7 +81,7 @@ def test_sizes_add_up_to_the_totals_that_the_paper_prints() -> None:
 def test_small_tasks_come_first_and_cheap_methods_before_dear_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Evidence, "lacking", lambda self, preset: None)
+    monkeypatch.setattr(Evidence, "lacking_to_train", lambda self, preset: None)
     jobs = jobs_for(REGISTER.values(), Evidence(tmp_path, tmp_path), 2)
     names = [job.preset for job in jobs if job.seed == 0]
     assert [job.seed for job in jobs] == [0] * len(names) + [1] * len(names)

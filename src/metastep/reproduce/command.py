@@ -15,7 +15,7 @@ from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.listing import listing
 from metastep.reproduce.planning import is_done, jobs_for
 from metastep.reproduce.register import REGISTER, TABLES
-from metastep.reproduce.session import Session, absence
+from metastep.reproduce.session import Session, absence, absent_for_more
 from metastep.runs.device import uses_gpu
 
 ON_GPU = 4  # runs at a time; on a CPU they would only take turns
@@ -63,7 +63,7 @@ def reproduce(
         left = [claim for claim in claims if only or not is_done(claim, files.read(out, claim.id), evidence, seeds)]
         open_ones = [claim for claim in left if not is_done(claim, files.read(out, claim.id), evidence, seeds)]
         if only:
-            require_data(open_ones, evidence)
+            require_data(open_ones, evidence, seeds)
         if not session.run(left, jobs_for(open_ones, evidence, seeds), budget):
             raise typer.Exit(UNFINISHED)
 
@@ -83,9 +83,9 @@ def chosen(only: str | None, table: str | None) -> list[Claim]:
     return [REGISTER[id] for id in ids]
 
 
-def require_data(claims: list[Claim], evidence: Evidence) -> None:
+def require_data(claims: list[Claim], evidence: Evidence, seeds: int | None) -> None:
     for claim in claims:
-        if absent := absence(claim, evidence):
+        if absent := absence(claim, evidence) or absent_for_more(claim, evidence, seeds):
             raise MetastepError(
                 f"{claim.id} needs {absent}, which is not at hand. Name the folder that has it with --data or "
                 "METASTEP_DATA; `metastep data list` says where to get it."

@@ -70,7 +70,15 @@ class Evidence:
         return {seed: kind_of(preset).outcome(folder, preset) for seed, folder in folders.items()}
 
     def _kept(self, preset: str) -> dict[int, Outcome]:
+        found = self._ever_kept(preset).items()
+        return {seed: each for seed, each in found if kind_of(preset).is_of(each.config, preset)}
+
+    def _ever_kept(self, preset: str) -> dict[int, Outcome]:
         return keeping.kept(self.kept, self._name(preset)) if self.kept else {}
+
+    def outdated(self, preset: str) -> bool:
+        """Whether what is kept was found by another recipe than the preset is now"""
+        return self._kept(preset) != self._ever_kept(preset)
 
     def keep(self, outcomes: Iterable[Outcome]) -> None:
         if self.kept:
@@ -78,7 +86,11 @@ class Evidence:
                 keeping.keep(self.kept, self._name(outcome.preset), outcome)
 
     def lacking(self, preset: str) -> str | None:
-        """What a run of it needs and is not at hand; nothing, where there is a run already"""
+        """What it needs to be judged and is not at hand; nothing, where there is a run already"""
         if self._kept(preset) or any(self.finished(preset, seed) for seed in self.folders(preset)):
             return None
+        return self.lacking_to_train(preset)
+
+    def lacking_to_train(self, preset: str) -> str | None:
+        """What a new run of it needs and is not at hand"""
         return kind_of(preset).lacking(kind_of(preset).presets()[preset], self.data)

@@ -40,6 +40,14 @@ def configured(preset: str, seed: int, iterations: int | None, changes: dict[str
     return replace(config, outer=replace(config.outer, iterations=iterations)) if iterations else config
 
 
+def is_of(config: Any, preset: str) -> bool:
+    """Whether a run with this configuration, which says how it was tested too, is one of the preset as it is now"""
+    if not isinstance(config, TrainConfig):
+        return False
+    wanted = configured(preset, config.seed, config.outer.iterations, {})
+    return config.essential == wanted.essential and config.test == wanted.test
+
+
 def trained_as(preset: str) -> str:
     return next(name for name, config in PRESETS.items() if config.essential == PRESETS[preset].essential)
 
@@ -137,6 +145,7 @@ def outcome(folder: Path, preset: str) -> Outcome:
         trained.seconds,
         config.precision,
         read_made(folder),
+        learner.config.shared,
         {"best": "the best in validation", "last": "the last"}[learner.checkpoint],
         evaluation,
         trained.beside,

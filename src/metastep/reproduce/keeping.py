@@ -26,7 +26,14 @@ def kept(folder: Path, name: str) -> dict[int, Outcome]:
     """By seed"""
     pattern = re.compile(rf"{re.escape(name)}-seed(\d+)\.json")
     found = {int(match[1]): path for path in folder.glob("*.json") if (match := pattern.fullmatch(path.name))}
-    return {seed: read(found[seed]) for seed in sorted(found)}
+    return {seed: _of_seed(seed, found[seed]) for seed in sorted(found)}
+
+
+def _of_seed(seed: int, path: Path) -> Outcome:
+    outcome = read(path)
+    if outcome.seed != seed:
+        raise MetastepError(f"{str(path)!r}: is of seed {outcome.seed}, by what it says. Remove it, or name it so.")
+    return outcome
 
 
 def read(path: Path) -> Outcome:

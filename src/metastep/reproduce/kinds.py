@@ -19,6 +19,9 @@ class Kind(Protocol):
 
     def configured(self, preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Any: ...
 
+    def is_of(self, config: Any, preset: str) -> bool:
+        """Whether an outcome with this configuration is one of the preset as it is now"""
+
     def trained_as(self, preset: str) -> str:
         """The preset whose runs serve it: the first that differs from it only in how its runs are tested"""
 

@@ -8,11 +8,13 @@ from typing import Literal, NamedTuple
 import torch
 
 from metastep.bench.results import commit
+from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.scores import Evaluation
 from metastep.runs import Run, from_plain, read_metrics, to_plain
 from metastep.runs.device import environment, uses_gpu
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import read_file, replace_file
+from metastep.transfer.config import TransferConfig
 
 MADE = "made.json"
 
@@ -53,6 +55,8 @@ class Outcome:
     """Of training"""
     precision: str
     made: Made
+    config: TrainConfig | TransferConfig
+    """What it was trained and tested by"""
     checkpoint: str = ""
     """Of a few-shot run, which one was tested"""
     evaluation: Evaluation | None = None

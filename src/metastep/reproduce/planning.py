@@ -36,11 +36,15 @@ def _at_hand(presets: Presets, evidence: Evidence) -> bool:
     return all(evidence.lacking(preset) is None for preset in presets)
 
 
+def wanted_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -> list[Job]:
+    presets = dict.fromkeys(run for claim in claims for run in runs_of(claim, evidence))
+    return [Job(preset, seed) for preset in presets for seed in range(seeds or seeds_of(preset))]
+
+
 def jobs_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -> list[Job]:
     """What is not finished and has its data at hand, first seeds first"""
-    wanted = dict.fromkeys(run for claim in claims for run in runs_of(claim, evidence))
-    jobs = [Job(preset, seed) for preset in wanted for seed in range(seeds or seeds_of(preset))]
-    left = [job for job in jobs if not evidence.finished(*job) and evidence.lacking(job.preset) is None]
+    jobs = wanted_for(claims, evidence, seeds)
+    left = [job for job in jobs if not evidence.finished(*job) and evidence.lacking_to_train(job.preset) is None]
     return sorted(left, key=lambda job: (job.seed, *price(job.preset)))
 
 
@@ -77,7 +81,8 @@ def is_done(claim: Claim, content: Content | None, evidence: Evidence, seeds: in
     runs = sum(evidence.lacking(preset) is None for preset in presets) * wanted
     return bool(
         content["iterations"] >= iterations
-        and len(content["seeds"]) >= wanted
+        and set(range(wanted)) <= set(content["seeds"])
         and len(content["seconds"]) >= runs
         and stands_in(content) == (presets == claim.stand_in)
+        and not any(evidence.outdated(preset) for preset in presets)
     )

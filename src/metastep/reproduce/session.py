@@ -17,7 +17,7 @@ from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.kinds import Device, Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
-from metastep.reproduce.planning import Job, presets_of, runs_of
+from metastep.reproduce.planning import Job, presets_of, runs_of, wanted_for
 from metastep.runs import Stop, stop_on_signals
 from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
@@ -160,6 +160,13 @@ def absence(claim: Claim, evidence: Evidence) -> str | None:
     groups = [lacking[first : first + size] for first in range(0, len(lacking), size)]
     absent = [next((each for each in group if each), None) for group in groups]
     return None if None in absent or not absent else absent[0]
+
+
+def absent_for_more(claim: Claim, evidence: Evidence, seeds: int | None) -> str | None:
+    """What further seeds of a claim need, which can be judged by those that there are, and is not at hand"""
+    judged = {run for run in runs_of(claim, evidence) if evidence.lacking(run) is None}
+    left = (job for job in wanted_for([claim], evidence, seeds) if job.preset in judged and not evidence.finished(*job))
+    return next(filter(None, (evidence.lacking_to_train(job.preset) for job in left)), None)
 
 
 def _interruptible(progress: Progress, stop: Stop) -> Progress:

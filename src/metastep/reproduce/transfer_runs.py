@@ -34,6 +34,12 @@ def configured(preset: str, seed: int, iterations: int | None, changes: dict[str
     return replace(config, seed=seed, gradient_difference=LOOK_EVERY if config.learns_weights else 0, **changes)
 
 
+def is_of(config: Any, preset: str) -> bool:
+    return (
+        isinstance(config, TransferConfig) and config.essential == configured(preset, config.seed, None, {}).essential
+    )
+
+
 def trained_as(preset: str) -> str:
     return preset
 
@@ -106,6 +112,7 @@ def outcome(folder: Path, preset: str) -> Outcome:
         trained.seconds,
         config.precision,
         read_made(folder),
+        config.shared,
         beside=trained.beside,
         gradient_differences=gradient_differences(run.metrics_path),
     )
