@@ -9,6 +9,7 @@ from metastep.bench.command import app as bench
 from metastep.data.commands import app as data
 from metastep.demo import demo
 from metastep.fewshot.commands import presets, train
+from metastep.fewshot.comparing import compare_methods
 from metastep.fewshot.distributed import run_rank
 from metastep.fewshot.use_commands import classify, evaluate, report
 from metastep.reproduce.command import reproduce
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 for command in (demo, train, evaluate, classify, report, presets, reproduce):
     app.command()(command)
+app.command("compare")(compare_methods)
 app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -21,12 +21,15 @@ Data = Annotated[
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What cannot work ends with one line and exit status 2."""
+    """What cannot work ends with one line and exit status 2; what is stopped, with one and 130."""
     try:
         yield
     except MetastepError as error:
         typer.echo(f"metastep: {error}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("metastep: stopped.", err=True)
+        raise typer.Exit(UNFINISHED) from None
 
 
 @contextmanager

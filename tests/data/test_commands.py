@@ -102,7 +102,7 @@ def test_show_of_a_folder_shows_all_of_it(tmp_path: Path, elsewhere: Path) -> No
 def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path, elsewhere: Path) -> None:
     write_classes(tmp_path / "photos", {"a": 4, "b": 2})
     photos = ("show", tmp_path / "photos", "--ways", 2)
-    check_refused(run("show", "omniglott"), "'omniglott': unknown", "glyphs")
+    check_refused(run("show", "omniglott"), "omniglott: there is no such folder here", "glyphs")
     check_refused(run("show", "omniglot"), "--data or METASTEP_DATA", "https://github.com/brendenlake/omniglot")
     check_refused(run("show", "omniglot", "--data", tmp_path), f"{tmp_path}: does not hold Omniglot")
     check_refused(run("show", "glyphs", "--split", "trian"), "'trian'", "train, val")
@@ -202,8 +202,8 @@ def test_a_folder_can_be_named_in_many_ways(command: str, tmp_path: Path, monkey
     monkeypatch.setenv("METASTEP_DATA", str(tmp_path))
     assert run(command, "photos", *task).exit_code == 0
     check_refused(run(command, "folder:absent"), "absent: is not a folder")
-    check_refused(run(command, "absent"), "'absent': unknown", "folder:PATH")
-    check_refused(run(command, ""), "'': unknown")
+    check_refused(run(command, "absent"), "absent: there is no such folder here", "the path of a folder")
+    check_refused(run(command, ""), ": there is no such folder here")
 
 
 def test_labelled_data_can_be_shown_and_checked(elsewhere: Path) -> None:
@@ -237,7 +237,7 @@ def test_get_says_what_it_cannot_fetch() -> None:
     for arguments, words in (
         (["get", "mini_imagenet"], "cannot be downloaded for you"),
         (["get", "omniglot"], "Name a data directory"),
-        (["get", "nothing"], "unknown"),
+        (["get", "nothing"], "no data set of that name"),
     ):
         run = CliRunner().invoke(app, arguments, env={"METASTEP_DATA": ""})
         assert run.exit_code == 2

@@ -67,6 +67,16 @@ def stripes(name: str = "stripes", root: Path | None = None, split: str = "train
     return ImageSet(images, tuple(f"stripe {i}" for i in range(classes)), tuple("stripes" for _ in range(classes)))
 
 
+def narrow(ways: int, channels: int, size: int) -> nn.Module:
+    """A user's net that does not fit"""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3, ways))
+
+
+def pictures(ways: int, channels: int, size: int) -> nn.Module:
+    """A user's net that does not name classes"""
+    return nn.Conv2d(channels, channels, 1)
+
+
 class Flat(nn.Module):
     """A user's own net"""
 

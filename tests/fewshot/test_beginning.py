@@ -4,19 +4,26 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from metastep.errors import MetastepError
-from metastep.fewshot.config import DataConfig, MethodConfig, OuterConfig, TrainConfig
+from metastep.fewshot.beginning import ITERATIONS, require_fitting
+from metastep.fewshot.commands import DEFAULT, begun_from
+from metastep.fewshot.config import DataConfig, MethodConfig, NetConfig, OuterConfig, TrainConfig
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.stepping import StepByStep
 from metastep.fewshot.train import resume, train
+from metastep.fewshot.use_commands import open_learner
 from metastep.problems import params_of
 from metastep.runs import Run
 from tests.fewshot.helpers import TINY, tiny
 from tests.fewshot.test_commands import app
+from tests.fewshot.use_helpers import write_run
 
 STILL = OuterConfig("sgd", 1e-30, tasks=2, iterations=1)  # a step that changes no float
 
@@ -47,8 +54,12 @@ def test_for_other_ways_the_head_starts_from_zero(start: Path, tmp_path: Path) -
 
 
 def test_what_does_not_fit_leaves_no_folder(start: Path, tmp_path: Path) -> None:
-    with pytest.raises(MetastepError, match=r"start': does not fit the net 'conv4': .*a tensor of shape"):
+    with pytest.raises(MetastepError, match=r"is a conv4 of 4 filters, and this run is to train a conv4 of 8 filters"):
         train(begun(start, net=replace(TINY.net, filters=8)), tmp_path / "run")
+    with pytest.raises(
+        MetastepError, match=r"--start it: takes pictures of 3×84×84, and those of 'glyphs' are 1×28×28"
+    ):
+        require_fitting("it", NetConfig(channels=3, size=84), NetConfig(), "glyphs")
     with pytest.raises(MetastepError, match="there is no such run or learner"):
         train(begun(tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -62,6 +73,34 @@ def test_a_run_without_a_checkpoint_yet_starts_from_it_again(start: Path, tmp_pa
     torch.testing.assert_close(Learner.load(tmp_path / "killed").meta, Learner.load(start).meta, rtol=0, atol=0)
     shutil.rmtree(start)  # from its first checkpoint on, a run needs it no more
     resume(tmp_path / "killed", iterations=2)
+
+
+def test_from_the_first_moment_on_a_run_needs_its_start_no_more(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(StepByStep, "__call__", Mock(side_effect=MetastepError("stopped before the first iteration")))
+        with pytest.raises(MetastepError, match="before the first"):
+            train(begun(start), tmp_path / "run")
+    before = Learner.load(start).meta
+    shutil.rmtree(start)
+    resume(tmp_path / "run")
+    torch.testing.assert_close(Learner.load(tmp_path / "run").meta, before, rtol=0, atol=0)
+
+
+def test_before_training_it_is_its_start(start: Path, tmp_path: Path) -> None:
+    train(begun(start), tmp_path / "run")
+    judged = open_learner(tmp_path / "run", "untrained", None, "cpu")
+    torch.testing.assert_close(judged.meta, Learner.load(start).meta, rtol=0, atol=0)
+    assert judged.checkpoint == "untrained"
+
+
+def test_another_folder_is_no_other_state_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("first"), replace(TINY, data=replace(TINY.data, fingerprint="of a folder")))
+    usual = begun_from(None, {"start": "first"})[1]
+    assert (usual.data.fingerprint, usual.outer.iterations, usual.start) == (None, ITERATIONS, None)
+    assert begun_from(DEFAULT, {"start": "first"})[1] == PRESETS[DEFAULT], "a preset that is typed counts"
 
 
 def test_on_the_command_line_it_brings_its_configuration(

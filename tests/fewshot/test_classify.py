@@ -179,9 +179,22 @@ def test_folders_that_cannot_be_used(folders: tuple[Path, Path], tmp_path: Path)
     ):
         with pytest.raises(DataError, match=message):
             classify(LEARNER, near, far)
-    (query / "lying" / "x.png").write_text("no picture")
+    (support / "lying" / "x.png").write_text("no picture")
     with pytest.raises(DataError, match=r"x\.png: is not an image"):
         classify(LEARNER, support, query)
+
+
+def test_queries_that_are_no_pictures_are_left_out(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    before = classify(LEARNER, *folders)
+    (folders[1] / "lying" / "x.png").write_text("no picture")
+    found = classify(LEARNER, *folders)
+    assert found.predictions == before.predictions
+    assert list(found.unreadable) == [Path("lying/x.png")]
+    assert "is not an image" in found.unreadable[Path("lying/x.png")]
+    assert json.loads(found.to_json())["unreadable"].keys() == {"lying/x.png"}
+    (tmp_path / "notes.txt").write_text("no picture")
+    with pytest.raises(DataError, match=r"notes\.txt: has no picture that can be read"):
+        classify(LEARNER, folders[0], tmp_path / "notes.txt")
 
 
 def test_adapting_that_diverges_is_said(folders: tuple[Path, Path]) -> None:

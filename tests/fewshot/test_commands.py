@@ -32,6 +32,9 @@ def test_train_and_resume() -> None:
     assert (config["method"]["window"], config["inner"]["lr"], config["outer"]["iterations"]) == (4, 0.05, 4)
     again = cli.invoke(app, ["train", "--resume", "runs/tiny"])
     assert again.exit_code == 0, again.output
+    assert (
+        "All 4 iterations were made before. For more: metastep train --resume runs/tiny --iterations 8" in again.output
+    )
 
 
 def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +55,8 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
         (["--preset", "tiny", "--net", "conv5"], "there is no net 'conv5', did you mean 'conv4'?"),
         (["--preset", "tiny", "--net", "nowhere.to:Find"], "there is no module 'nowhere'"),
         (["--preset", "tiny", "--net", "tests.fewshot.helpers:Flat", "--filters", "3"], "could not be built"),
+        (["--preset", "tiny", "--net", "tests.fewshot.helpers:narrow"], "of 1×16×16: mat1 and mat2 shapes cannot be"),
+        (["--preset", "tiny", "--net", "tests.fewshot.helpers:pictures"], "it gives (2, 1, 16, 16), and not (2, 3)"),
         (["--preset", "tiny", "--ways", "9"], "9-way episodes need 9 classes"),
         (["--preset", "tiny", "--shots", "9"], "9 shots and 2 queries need 11 images"),
         (["--resume", "nowhere"], "'nowhere': is not there"),
@@ -83,13 +88,20 @@ def test_a_users_net_is_named_again_on_resume(monkeypatch: pytest.MonkeyPatch) -
     from tests.fewshot.test_train import stop_before
 
     stop_before(monkeypatch, 0)
-    net = ["--net", "tests.fewshot.helpers:Flat"]
-    monkeypatch.setitem(PRESETS, "plain", tiny().__class__(**{**vars(tiny()), "net": type(TINY.net)(size=16)}))
-    assert cli.invoke(app, ["train", "--preset", "plain", "--out", "own", *net]).exit_code == 130
+    net = ["--net", "tests.fewshot.helpers:Flat"]  # which knows nothing of the preset's filters
+    assert cli.invoke(app, ["train", "--preset", "tiny", "--out", "own", *net]).exit_code == 130
     refused = cli.invoke(app, ["train", "--resume", "own"])
     assert refused.exit_code == 2
     assert "name it again: --net tests.fewshot.helpers:Flat" in refused.output
     assert cli.invoke(app, ["train", "--resume", "own", *net]).exit_code == 0
+
+
+def test_a_net_with_lazy_layers_beside_which_one_works(tmp_path: Path) -> None:
+    (tmp_path / "lazy_net.py").write_text(
+        "from torch import nn\n\ndef build(ways, channels, size):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(ways))\n"
+    )
+    done = cli.invoke(app, ["train", "--preset", "tiny", "--iterations", "1", "--net", "lazy_net:build"])
+    assert done.exit_code == 0, done.output
 
 
 def test_presets() -> None:

@@ -75,7 +75,7 @@ def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, re
         for a, b in zip(ours, theirs, strict=True):
             assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, abs=1e-7)
     assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("; captured")
-    assert "step by step: there is no GPU" in kinds(tmp_path / "steps", "engine")[0]["path"]
+    assert "one operator after the other: there is no GPU" in kinds(tmp_path / "steps", "engine")[0]["path"]
 
 
 @pytest.mark.usefixtures("recorded")

@@ -1,6 +1,6 @@
 """A run on disk that was not trained, and drawings of bars."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from PIL import Image
 
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.train import Trained
 from metastep.runs import Metrics, Run
 from tests.fewshot.helpers import TINY
 
@@ -33,7 +34,7 @@ def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None 
         row = {"validation_loss": 0.5, "validation_accuracy": 0.75, "validation_interval": 0.05}
         if best:
             metrics.write(8, {"kind": "validation", **row, "seconds": 4.0})
-    run.save((learner or fresh(config)).tree(), best)
+    run.save((learner or fresh(config)).tree() | {"trained": asdict(Trained(config.outer.iterations))}, best)
     return folder
 
 

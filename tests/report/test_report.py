@@ -88,7 +88,7 @@ def trained_on(folder: Path, best: bool) -> None:
     learner = fresh()
     with torch.no_grad():
         learner.net.head.bias.add_(1)  # type: ignore[union-attr]
-    Run(folder).save(learner.tree(), best)
+    Run(folder).save(Run(folder).load() | learner.tree(), best)
 
 
 def check_self_contained(page: Page) -> None:

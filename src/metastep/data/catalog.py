@@ -121,7 +121,11 @@ def entry_of(name: str, root: Path | None = None) -> Entry:
     if is_own(name, root):
         return FOLDER
     names = ", ".join(NAMED)
-    raise DataError(f"data set {printable(name)!r}: unknown. Choose one of {names}, or folder:PATH for your own.")
+    is_file = name != "" and exists(own_folder(name, root))
+    reason = "is a file, and no folder of classes" if is_file else "there is no such folder here"
+    raise DataError(
+        f"{printable(name)}: {reason}, and no data set of that name. Give the path of a folder, or one of {names}."
+    )
 
 
 def is_own(name: str, root: Path | None) -> bool:

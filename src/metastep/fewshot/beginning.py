@@ -3,17 +3,31 @@
 from dataclasses import replace
 from pathlib import Path
 
-from metastep.fewshot.config import TrainConfig
+from metastep.errors import MetastepError
+from metastep.fewshot.config import NetConfig, TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.shipped import find_learner, shipped
 from metastep.problems import params_of
 
+ITERATIONS = 1_000  # unless somebody says otherwise: what knows such pictures already needs few
+LOOKS = 10  # validations, and checkpoints, on the way
+
 
 def as_trained(start: str, net: str | None) -> TrainConfig:
-    """The configuration that the learner was trained with, on whatever machine this is"""
+    """The configuration that the learner was trained with, for other pictures, on whatever machine this is"""
     config, here = Learner.load(start, net=net).config, TrainConfig()
+    every = ITERATIONS // LOOKS
     return replace(
-        config, start=None, precision=here.precision, device=here.device, threads=here.threads, chunk_size=None
+        config,
+        data=replace(config.data, fingerprint=None),
+        outer=replace(config.outer, iterations=ITERATIONS),
+        validation=replace(config.validation, every=min(config.validation.every, every)),
+        checkpoint_every=min(config.checkpoint_every, every),
+        start=None,
+        precision=here.precision,
+        device=here.device,
+        threads=here.threads,
+        chunk_size=None,
     )
 
 
@@ -30,7 +44,22 @@ def begin(learner: Learner) -> None:
     if config.start is None:
         return
     net = config.net.name if config.net.is_users else None  # typed by whoever configured this run
-    tree = Learner.load(config.start, net=net).changed(ways=config.data.ways).tree()
+    start = Learner.load(config.start, net=net)
+    require_fitting(config.start, start.config.net, config.net, config.data.name)
+    tree = start.changed(ways=config.data.ways).tree()
     theta = params_of(tree["meta"])
     tree["meta"] = theta if params_of(learner.meta) is learner.meta else learner.meta | {"params": theta}
     learner.restore(tree, Path(config.start))
+
+
+def require_fitting(start: str, theirs: NetConfig, ours: NetConfig, data: str) -> None:
+    if (theirs.channels, theirs.size) != (ours.channels, ours.size):
+        raise MetastepError(
+            f"--start {start}: takes pictures of {theirs.shape}, and those of {data!r} are {ours.shape}. Start from a "
+            "learner of such pictures, or leave --start out."
+        )
+    if (theirs.name, theirs.filters) != (ours.name, ours.filters):
+        raise MetastepError(
+            f"--start {start}: is a {theirs.described}, and this run is to train a {ours.described}. Leave --net, "
+            "--filters and --preset out, and it brings its own."
+        )

@@ -11,7 +11,7 @@ from metastep import methods
 from metastep.carrying import with_memory
 from metastep.curvature import exact, exact_reverse
 from metastep.dynamics import SGD, Adam, AdamW, RMSprop
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
 from metastep.estimators import Estimator
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 from metastep.modules import parameters_of, use_batch_statistics
@@ -65,8 +65,26 @@ def build_net(config: TrainConfig) -> nn.Module:
                 f"net {config.net.name!r} could not be built: {error}. It is called with ways, channels, size"
                 f"{''.join(f', {name}' for name in options)}."
             ) from error
-    net = use_batch_statistics(net)
+        net = use_batch_statistics(net)
+        if config.net.is_users:
+            require_answers(net, config)
     return net.double() if config.precision == "float64" else net
+
+
+@torch.no_grad()
+def require_answers(net: nn.Module, config: TrainConfig) -> None:
+    """Called once, before there is a folder for it; parameters of lazy layers are made by this"""
+    pictures = torch.zeros(2, config.net.channels, config.net.size, config.net.size)
+    cannot = f"net {config.net.name!r} cannot be used on pictures of {config.net.shape}"
+    try:
+        answer = net(pictures)
+    except Exception as error:  # a user's module may fail in any way
+        raise MetastepError(f"{cannot}: {first_line(error)} ({type(error).__name__}). Repair that module.") from error
+    if not isinstance(answer, torch.Tensor) or answer.shape != (2, config.data.ways):
+        got = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
+        raise MetastepError(
+            f"{cannot}: for 2 of them it gives {got}, not (2, {config.data.ways}): one number per class."
+        )
 
 
 def net_options(net: NetConfig) -> dict[str, Any]:

@@ -8,19 +8,21 @@ for prediction in learner.classify("support", "query").predictions:
 import csv
 import io
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metastep.data.errors import printable, problem
+from metastep.data.errors import DataError, printable, problem
 from metastep.data.files import entries, exists
 from metastep.data.folder import class_files
 from metastep.data.progress import Progress, counted, silent
 from metastep.errors import NonFiniteError
+from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.preparing import Ink, Prepared, prepare, takes_drawings
 from metastep.trees import tree_leaves
@@ -43,6 +45,8 @@ class Classified:
     shots: dict[str, int]
     """Pictures of each class that the learner adapted to"""
     predictions: tuple[Prediction, ...]
+    unreadable: dict[Path, str]
+    """Queries that are no pictures, below their folder, and what is wrong with them"""
     inverted: int
     """Pictures whose dark ink was made bright"""
     drawings: bool
@@ -67,7 +71,13 @@ class Classified:
 
     def to_json(self) -> str:
         rows = [_row(prediction) | {"probabilities": prediction.probabilities} for prediction in self.predictions]
-        content = {"shots": self.shots, "accuracy": self.accuracy, "inverted": self.inverted, "predictions": rows}
+        content = {
+            "shots": self.shots,
+            "accuracy": self.accuracy,
+            "inverted": self.inverted,
+            "unreadable": {printable(path): reason for path, reason in self.unreadable.items()},
+            "predictions": rows,
+        }
         return json.dumps(content, indent=1)
 
     def to_csv(self) -> str:
@@ -78,7 +88,8 @@ class Classified:
         )
         for prediction in self.predictions:
             shares = (f"{prediction.probabilities[name]:.6f}" for name in self.classes)
-            table.writerow([*_row(prediction).values(), *shares])
+            row = _row(prediction) | {"probability": f"{prediction.probability:.6f}"}
+            table.writerow([*row.values(), *shares])
         return text.getvalue()
 
 
@@ -103,7 +114,8 @@ def classify(
 ) -> Classified:
     """Adapt to the classes in `support`, one sub-folder each, and predict the pictures in `query`.
 
-    query: a picture, a folder of them, or one with sub-folders; those named like a class give an accuracy.
+    query: a picture, a folder of them, or one with sub-folders; those named like a class give an accuracy. What is no
+        picture is left out, and said.
     ink: for learners of drawings, whether ink is darker or lighter than the paper; auto looks at every picture.
     together: normalise over all queries at once. They then help each other, if all classes are among them alike; else,
         and where there is one alone, each is judged in a batch with the support, and depends on no other.
@@ -112,19 +124,24 @@ def classify(
     if len(classes) < 2:
         raise problem(support, "has fewer than two classes: there is nothing to tell apart", "Add a class folder")
     root = Path(query).expanduser()
-    queries = list(query_files(root, classes))
+    asked = list(query_files(root, classes))
     learner = learner.changed(ways=len(classes))
     pictures = [file for files in classes.values() for file in files]
-    paths = [*pictures, *(path for path, _ in queries)]
-    ready = [prepare(path, learner.config, ink) for path in counted(paths, len(paths), progress)]
-    near, far = _stacked(ready[: len(pictures)]), _stacked(ready[len(pictures) :])
+    paths = counted([*pictures, *(path for path, _ in asked)], len(pictures) + len(asked), progress)
+    known = [prepare(path, learner.config, ink) for path in islice(paths, len(pictures))]
+    new, unreadable = _readable(paths, learner.config, ink)
+    if not new:
+        raise problem(root, "has no picture that can be read", next(iter(unreadable.values())))
+    queries = [each for each in asked if each[0] not in unreadable]
+    near, far = _stacked(known), _stacked(new)
 
     labels = torch.tensor([i for i, files in enumerate(classes.values()) for _ in files])
     probabilities = predict(learner, near, labels, far, together)
     return Classified(
         shots={name: len(files) for name, files in classes.items()},
         predictions=tuple(_predictions(root, queries, tuple(classes), probabilities)),
-        inverted=sum(one.inverted for one in ready),
+        unreadable={_below(root, path): reason for path, reason in unreadable.items()},
+        inverted=sum(one.inverted for one in (*known, *new)),
         drawings=takes_drawings(learner.config),
         support=near,
         query=far,
@@ -177,6 +194,21 @@ def _no_folder(path: Path) -> Path:
     return path
 
 
+def _readable(paths: Iterable[Path], config: TrainConfig, ink: Ink) -> tuple[list[Prepared], dict[Path, str]]:
+    """Those that are pictures, and what is wrong with the others"""
+    ready, unreadable = [], {}
+    for path in paths:
+        try:
+            ready.append(prepare(path, config, ink))
+        except DataError as error:
+            unreadable[path] = str(error).removeprefix(f"{printable(path)}: ")
+    return ready, unreadable
+
+
+def _below(root: Path, path: Path) -> Path:
+    return Path(path.name) if path == root else path.relative_to(root)
+
+
 def _stacked(ready: Sequence[Prepared]) -> Tensor:
     return torch.from_numpy(np.stack([one.pixels for one in ready]))
 
@@ -187,5 +219,4 @@ def _predictions(
     for (path, truth), row in zip(queries, probabilities.tolist(), strict=True):
         shares = dict(zip(classes, row, strict=True))
         best = max(shares, key=shares.__getitem__)
-        shown = Path(path.name) if path == root else path.relative_to(root)
-        yield Prediction(shown, best, shares[best], shares, truth)
+        yield Prediction(_below(root, path), best, shares[best], shares, truth)

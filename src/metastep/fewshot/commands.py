@@ -14,14 +14,21 @@ from metastep.fewshot.beginning import as_trained
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import Ranks, started_ranks
 from metastep.fewshot.flags import FLAGS, with_flags
+from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run, to_plain
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, begun_with, default_folder, preset_named, preset_table
+from metastep.runs.presets import Out, default_folder, preset_named, preset_table
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        help="What to start from; every other flag changes it.", show_default=f"{DEFAULT}; with --start, the learner's"
+    ),
+]
 ResumeOrLengthen = Annotated[
     Path | None,
     typer.Option(
@@ -33,7 +40,7 @@ ResumeOrLengthen = Annotated[
 
 def train(
     *,
-    preset: PresetName = DEFAULT,
+    preset: Preset = None,
     out: Out = None,
     data: Data = None,
     resume: ResumeOrLengthen = None,
@@ -43,7 +50,8 @@ def train(
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
-            _resume(resume, data, given | begun_with(preset, DEFAULT, out))
+            only_new = {"preset": preset, "out": out}
+            _resume(resume, data, given | {name: value for name, value in only_new.items() if value is not None})
             return
         name, usual = begun_from(preset, given)
         config = with_flags(usual, given)
@@ -53,20 +61,31 @@ def train(
             _report(training.train(config, folder, data, ranks, reading), config, folder, ranks)
 
 
-def begun_from(preset: str, given: dict[str, Any]) -> tuple[str, TrainConfig]:
+def begun_from(preset: str | None, given: dict[str, Any]) -> tuple[str, TrainConfig]:
     """A preset, or else what the learner was trained with that is to be the start; and what to call it"""
-    if preset == DEFAULT and (start := given.get("start")):
+    start = given.get("start")
+    if preset is None and start:
         return f"from-{Path(start).stem}", as_trained(start, given.get("net"))
-    return preset, preset_of(preset)
+    return preset or DEFAULT, preset_of(preset or DEFAULT)
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     net, iterations, dataset = (given.pop(name, None) for name in ("net", "iterations", "dataset"))
     require_none(given)
     run = Run.open(folder)
+    before = iterations_made(run)
     with started_ranks(uses_gpu(run.config(TrainConfig).device)) as ranks:
         trained = training.resume(folder, data, net, ranks, iterations, dataset)
-        _report(trained, run.config(TrainConfig), folder, ranks)
+        if before == trained.iterations == run.config(TrainConfig).outer.iterations:
+            _say_complete(before, folder, ranks)
+        else:
+            _report(trained, run.config(TrainConfig), folder, ranks)
+
+
+def _say_complete(iterations: int, folder: Path, ranks: Ranks) -> None:
+    if ranks.is_first:
+        more = f"metastep train --resume {folder} --iterations {2 * iterations}"
+        typer.echo(f"All {iterations:,} iterations were made before. For more: {more}")
 
 
 def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:

@@ -76,6 +76,15 @@ class NetConfig:
         """Whether building it would import a module that is not ours"""
         return ":" in self.name
 
+    @property
+    def shape(self) -> str:
+        """Of a picture"""
+        return f"{self.channels}×{self.size}×{self.size}"
+
+    @property
+    def described(self) -> str:
+        return self.name if self.filters is None else f"{self.name} of {self.filters} filters"
+
 
 @dataclass(frozen=True)
 class InnerConfig:

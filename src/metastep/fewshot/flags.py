@@ -19,6 +19,10 @@ FLAGS = Flags(
 
 
 def with_flags(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
-    """`config` with the flags that were given; who trains on the validation classes too does not validate with them"""
-    implied = {"validation_every": 0} if given.get("split") == "trainval" else {}
+    """`config` with the flags that were given, and what they imply"""
+    implied: dict[str, Any] = {}
+    if given.get("split") == "trainval":
+        implied |= {"validation_every": 0}  # its classes are trained on
+    if ":" in given.get("net", ""):
+        implied |= {"filters": None, "head_init": None}  # of the preset's net: a user's own may not know them
     return FLAGS.applied(config, {**implied, **given})

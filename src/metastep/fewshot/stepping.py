@@ -67,7 +67,7 @@ def stepper(config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> Stepp
 
 def why_step_by_step(parts: Parts) -> str | None:
     if parts.learner.device.type != "cuda":
-        return "there is no GPU to replay it"
+        return "there is no GPU to record it on"
     if draws_noise(parts.learner.net):
         return "its net draws random numbers, which the sweep has to draw again"
     return None
@@ -80,7 +80,7 @@ class StepByStep:
 
     def __init__(self, config: TrainConfig, parts: Parts, ranks: Ranks, reason: str) -> None:
         self._config, self._parts, self._ranks = config, parts, ranks
-        self.path = f"{parts.gradient.path}; step by step: {reason}"
+        self.path = f"{parts.gradient.path}; one operator after the other: {reason}"
 
     def __call__(self, k: int, stop: Stop) -> Found:
         config, (learner, optimizer, gradient, draw, _) = self._config, self._parts

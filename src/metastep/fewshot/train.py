@@ -130,6 +130,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
             ending = at.iterations == total
             if not ending:
                 record.note(at.iterations, "environment", **environment(learner.device))
+            if config.start and not saved:  # what it starts from may be trained on, or moved
+                record.save(0, training_state(learner, optimizer, at))
             while not ending:
                 k, began = at.iterations, time.perf_counter()
                 found = step(k, stop)

@@ -19,6 +19,7 @@ from metastep.errors import MetastepError
 from metastep.fewshot import classify as classifying
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
+from metastep.fewshot.beginning import begin
 from metastep.fewshot.classify import Classified
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, with_steps
 from metastep.fewshot.gallery import RIGHT, WRONG, gallery
@@ -36,7 +37,7 @@ LearnerName = Annotated[
 ]
 CheckpointChoice = Annotated[
     Checkpoint,
-    typer.Option(help="Of a run: its best in validation (else the last), its last, or its net before any training."),
+    typer.Option(help="Of a run: its best in validation (else the last), its last, or what it began with."),
 ]
 Net = Annotated[str | None, typer.Option(help="A net of your own, named again: it is not imported otherwise.")]
 DeviceChoice = Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")]
@@ -120,6 +121,8 @@ def classify(
             print_classified(result, ink)
         if picture is not None:
             save_picture(gallery(result), picture)
+            if not (as_csv or as_json):
+                Console().print(Text(f"drawn in {printable(picture)}", "dim"), soft_wrap=True)
 
 
 def report(
@@ -142,6 +145,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
     learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
     if checkpoint == "untrained":
         learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
+        begin(learner)
         learner.net.eval()  # as a learner that is loaded
     return learner.to(usable(device))
 
@@ -212,6 +216,8 @@ def remarks(result: Classified, ink: Ink) -> Iterator[str]:
     if result.accuracy is not None:
         right = sum(prediction.name == prediction.truth for prediction in result.judged)
         yield f"{right} of {len(result.judged)} right: {result.accuracy:.1f} %"
+    for path, reason in result.unreadable.items():
+        yield f"left out: {printable(path)}: {reason}"
     number = len(result.support) + len(result.query)
     if result.drawings and ink == "auto" and result.inverted:
         yield (

@@ -1,9 +1,11 @@
 """Nets by name: `NETS` and `CLASSIFIERS` have what comes with metastep, `load_net` also finds a user's own."""
 
+import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -72,6 +74,8 @@ def load_net(path: str, nets: Mapping[str, Builder] = NETS) -> Builder:
 
 
 def _imported(module_name: str, path: str) -> Any:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` has it: a net lies mostly in the folder that one works in
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ from metastep.errors import MetastepError
 from metastep.fewshot.config import METHOD_OPTIONS, TrainConfig
 from metastep.fewshot.evaluate import digest
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.scores import Evaluation, read_evaluations
 from metastep.report.probes import Probed, probe
 from metastep.runs import Run, read_metrics, to_plain
@@ -45,6 +46,7 @@ class RunReport:
     name: str
     colour: str
     config: TrainConfig
+    iterations: int
     rows: list[dict[str, Any]]
     evaluations: list[Evaluation]
     weights: dict[str, str]
@@ -55,10 +57,6 @@ class RunReport:
 
     def curve(self, kind: str, *keys: str) -> list[Point]:
         return curve_of(self.rows, kind, *keys)
-
-    @property
-    def iterations(self) -> int:
-        return max((int(row["step"]) for row in self.rows), default=0)
 
     @property
     def seconds_per_iteration(self) -> float | None:
@@ -118,7 +116,8 @@ def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None
         probed = probe(learners[0], episodes, data)
     except MetastepError as error:  # no checkpoint yet, a net that is not to be imported, data that is not here
         note = printable(str(error))
-    return RunReport(name, colour, config, rows, evaluations, weights, probed, note)
+    iterations = max([iterations_made(run), *(int(row["step"]) for row in rows)])  # a run under way is further
+    return RunReport(name, colour, config, iterations, rows, evaluations, weights, probed, note)
 
 
 def checkpoints_of(folder: Path, net: str | None) -> list[Learner]:

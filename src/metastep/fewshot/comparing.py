@@ -1,0 +1,110 @@
+"""`metastep compare`: how far each approximation is from the exact meta-gradient, for a learner and its inner loop."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from metastep.commands import Data, progress_bar, refusals
+from metastep.diagnostics import Comparison, compare, gradient_difference
+from metastep.fewshot.building import build, build_dynamics, build_estimator
+from metastep.fewshot.config import MethodConfig, TrainConfig
+from metastep.fewshot.evaluate import EVALUATION_SEED
+from metastep.fewshot.learner import Learner
+from metastep.fewshot.presets import PRESETS
+from metastep.fewshot.sampling import Sampler, fitted, read_split
+from metastep.fewshot.shipped import find_learner
+from metastep.fewshot.use_commands import CheckpointChoice, DeviceChoice, Net, open_learner, usable
+from metastep.modules import evaluation_mode
+from metastep.problems import params_of
+from metastep.trees import tree_leaves
+from metastep.windows import window_lengths
+
+EXACT = "MAML"
+READING = (
+    "cosine: 1 where it points the same way as the exact gradient; error: how far it is from it, beside its length.",
+    "Multi-step learns by the exact gradient of its own inner loop: far from MAML's, it is another method, not a bad "
+    "estimate. First order and finite differences estimate MAML's own.",
+)
+
+
+class Compared(NamedTuple):
+    rows: list[Comparison]
+    changes: Tensor
+    """(tasks, steps) of the inner gradient, see `metastep.gradient_difference`"""
+
+
+def compared(learner: Learner, data: Path | None, tasks: int) -> Compared:
+    """At the learner's θ, on tasks of the classes that it is trained on"""
+    config, theta = learner.config, params_of(learner.meta)
+    images = read_split(config.data, data, config.data.split)
+    draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)
+    problem, batch = build(config, learner.net).problem, draw(0, tasks)
+    methods = {name: build_estimator(asked, problem) for name, asked in methods_of(config).items()}
+    with evaluation_mode(learner.net):
+        rows = compare(methods, theta, batch, chunk_size=config.chunk_size, repeats=2)
+        changes = gradient_difference(problem, build_dynamics(config.inner), config.inner.steps)(theta, batch)
+    return Compared(rows, changes)
+
+
+def methods_of(config: TrainConfig) -> dict[str, TrainConfig]:
+    """By name: the same inner loop, each step by a gradient of its own or several by one"""
+    steps = sum(window_lengths(config.inner.steps))
+    config = replace(config, inner=replace(config.inner, steps=steps))
+    windows = [2**k for k in range(1, steps.bit_length()) if 2**k <= steps]
+    methods = {
+        EXACT: MethodConfig("maml"),
+        **{f"Multi-step({n})": MethodConfig("multi_step", window=n) for n in windows},
+        "FO-MAML": MethodConfig("fo_maml"),
+        "HF-MAML": MethodConfig("hf_maml"),
+    }
+    return {name: replace(config, method=method) for name, method in methods.items()}
+
+
+def compare_methods(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run's folder, a learner's file, a learner that comes with metastep, or a preset."
+        ),
+    ],
+    tasks: Annotated[int, typer.Option(min=1, help="How many, drawn as in training.")] = 8,
+    checkpoint: CheckpointChoice = "best",
+    net: Net = None,
+    device: DeviceChoice = "auto",
+    data: Data = None,
+) -> None:
+    """Compare approximations with the exact meta-gradient: how near each is, and what it costs."""
+    with refusals():
+        if run in PRESETS:
+            config = PRESETS[run]
+            config = fitted(config, read_split(config.data, data, config.data.split))
+            learner = Learner.fresh(config).to(usable(device))
+        else:
+            learner = open_learner(find_learner(run), checkpoint, net, device)
+        with progress_bar("comparing"):
+            found = compared(learner, data, tasks)
+        show(found, learner.config, tasks)
+
+
+def show(found: Compared, config: TrainConfig, tasks: int) -> None:
+    console, inner = Console(), config.inner
+    loop = f"{sum(window_lengths(inner.steps))} inner steps of {inner.optimizer} at {inner.lr:g}"
+    number = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
+    console.print(Text(f"{config.data.ways}-way {config.data.shots}-shot, {loop}, {number} at once"))
+    table = Table(header_style="bold", border_style="dim")
+    for heading in ("method", "cosine", "error", "gradients", "products", "seconds", "MiB"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    for row in found.rows:
+        costs = f"{row.gradients}", f"{row.products}", f"{row.seconds:.3g}", f"{row.peak_bytes / 2**20:,.0f}"
+        table.add_row(row.method, f"{row.cosine:.3f}", f"{row.relative_error:.3g}", *costs)
+    console.print(table)
+    changes = "  ".join(f"{change:.2g}" for change in found.changes.mean(0).tolist())
+    console.print(Text(f"How much the inner gradient changes in each step (small: it can be reused): {changes}"))
+    for line in READING:
+        console.print(Text(line, "dim"))
