@@ -9,7 +9,7 @@ from metastep.fewshot import commands
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.train import Trained
 from metastep.runs import Run
-from tests.fewshot.helpers import TINY, tiny
+from tests.fewshot.helpers import TINY
 
 app = typer.Typer()
 app.command()(commands.train)
@@ -56,7 +56,7 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
         (["--preset", "tiny", "--net", "nowhere.to:Find"], "there is no module 'nowhere'"),
         (["--preset", "tiny", "--net", "tests.fewshot.helpers:Flat", "--filters", "3"], "could not be built"),
         (["--preset", "tiny", "--net", "tests.fewshot.helpers:narrow"], "of 1×16×16: mat1 and mat2 shapes cannot be"),
-        (["--preset", "tiny", "--net", "tests.fewshot.helpers:pictures"], "it gives (2, 1, 16, 16), and not (2, 3)"),
+        (["--preset", "tiny", "--net", "tests.fewshot.helpers:pictures"], "it gives (2, 1, 16, 16), not (2, 3)"),
         (["--preset", "tiny", "--ways", "9"], "9-way episodes need 9 classes"),
         (["--preset", "tiny", "--shots", "9"], "9 shots and 2 queries need 11 images"),
         (["--resume", "nowhere"], "'nowhere': is not there"),
@@ -98,7 +98,8 @@ def test_a_users_net_is_named_again_on_resume(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_net_with_lazy_layers_beside_which_one_works(tmp_path: Path) -> None:
     (tmp_path / "lazy_net.py").write_text(
-        "from torch import nn\n\ndef build(ways, channels, size):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(ways))\n"
+        "from torch import nn\n\n"
+        "def build(ways, channels, size):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(ways))\n"
     )
     done = cli.invoke(app, ["train", "--preset", "tiny", "--iterations", "1", "--net", "lazy_net:build"])
     assert done.exit_code == 0, done.output

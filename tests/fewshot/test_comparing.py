@@ -25,7 +25,7 @@ DOUBLE = replace(TINY, precision="float64")
 
 def test_windows_are_those_that_the_steps_have_room_for() -> None:
     for steps, windows in ((4, (2, 4)), (5, (2, 4)), ((4, 2, 1, 1), (2, 4, 8)), (1, ())):
-        asked = methods_of(replace(TINY, inner=replace(TINY.inner, steps=steps)))
+        asked = methods_of(replace(TINY, method=MethodConfig("maml"), inner=replace(TINY.inner, steps=steps)))
         assert [config.window for config in asked.values()][1:-2] == list(windows)
         assert {config.inner.steps for config in asked.values()} == {steps if isinstance(steps, int) else sum(steps)}
 
