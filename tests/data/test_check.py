@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from metastep.data.check import Finding, check_folder, usable_pictures
+from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
 from metastep.data.folder import load_folder
+from metastep.data.serving import Served, possible
+from metastep.data.splits import PARTS
 from tests.data.helpers import write_classes
 
 
@@ -106,3 +109,16 @@ def test_progress_counts_classes(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     check_folder(write_classes(tmp_path, {"a": 2, "b": 3}), progress=lambda *call: calls.append(call))
     assert calls == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (([9, 9, 9], [9, 9], [9, 9, 5]), "With 6 pictures of each class, every split can serve episodes of up to 2"),
+        (([9, 9], [9, 9], [4, 5, 3]), "With two classes in an episode there are 4 pictures of each"),
+        (([9, 9], [9], [9, 9]), "Every split needs at least two classes"),
+    ],
+)
+def test_what_is_possible_is_said(sizes: tuple[list[int], ...], said: str) -> None:
+    served = [Served(part, numbers, "too few") for part, numbers in zip(PARTS, sizes, strict=True)]
+    assert possible(served, Episodes(ways=3, shots=1, queries=5)).startswith(said)

@@ -29,7 +29,7 @@ from metastep.data.files import entries
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
 from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
-from metastep.data.serving import Served, served_by
+from metastep.data.serving import Served, possible, served_by
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -137,7 +137,10 @@ def check(
             _print_findings(findings, folder)
         if served:
             _print_served(served, f"{ways}-way {shots}-shot with {queries} queries?")
-        if findings or any(each.shortage for each in served):
+        short = any(each.shortage for each in served)
+        if short:
+            typer.echo(possible(served, Episodes(ways, shots, queries)))
+        if findings or short:
             raise typer.Exit(1)
         purpose = "" if served else " for transfer; its own train/ and test/ share their classes, and serve no episodes"
         typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well{purpose}")

@@ -33,6 +33,18 @@ def served_by(
     return [Served(part, sizes, _shortage(names, sizes, episodes)) for part, (names, sizes) in parts.items()]
 
 
+def possible(served: Sequence[Served], episodes: Episodes) -> str:
+    """Where they fall short, what all splits could serve"""
+    wanted = episodes.shots + episodes.queries
+    ways = min(sum(size >= wanted for size in each.sizes) for each in served)
+    if ways >= 2:
+        return f"With {wanted} pictures of each class, every split can serve episodes of up to {ways} classes."
+    if min(len(each.sizes) for each in served) < 2:
+        return "Every split needs at least two classes: add some."
+    pictures = min(sorted(each.sizes)[-2] for each in served)
+    return f"With two classes in an episode there are {pictures} pictures of each, for shots and queries together."
+
+
 def _split(folder: Path, findings: Iterable[Finding]) -> Mapping[Part, Classes]:
     if is_split(folder):
         return {}  # its own parts share their classes: they are for transfer
