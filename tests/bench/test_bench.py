@@ -18,7 +18,7 @@ from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS
 from metastep.bench.implementations import IMPLEMENTATIONS, ours
 from metastep.bench.machines import TorchMachine
 from metastep.bench.measure import Cost, measure, timed
-from metastep.bench.plan import planned
+from metastep.bench.plan import left_out, planned
 from metastep.bench.plot import plot
 from metastep.bench.results import case_of, row_of
 from metastep.bench.running import Conditions, FailedError, in_fresh_process, measured
@@ -340,3 +340,10 @@ def test_any_numbers_can_be_drawn(mib: list[float], tmp_path: Path) -> None:
 def test_imaml_goes_without_weight_decay() -> None:
     assert cases.inner_of(tiny_case(method="imaml")).weight_decay == 0
     assert cases.inner_of(tiny_case()).weight_decay == 1e-4
+
+
+def test_a_method_without_a_row_is_named() -> None:
+    grid = Grid(settings=("omniglot-5w1s",), methods=("maml", "multi_step4"), steps=(2,), alternative_steps=(2,))
+    assert left_out(grid, planned(grid, ["metastep"])) == ["multi_step4"]
+    grid = replace(grid, steps=(2, 4))
+    assert left_out(grid, planned(grid, ["metastep"])) == []

@@ -24,7 +24,7 @@ from metastep.bench.options import (
     typed,
     words,
 )
-from metastep.bench.plan import planned
+from metastep.bench.plan import left_out, planned
 from metastep.bench.running import Conditions
 from metastep.bench.session import finish, run
 from metastep.commands import refusals
@@ -79,6 +79,8 @@ def bench(
         names = with_precision(chosen_names(implementations, quick), grid.precision, bool(implementations))
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))
         cases = planned(grid, names, None if conditions.on_gpu else VMAP_CHUNK)
+        for label in left_out(grid, cases):
+            typer.echo(f"{label} is left out: it has no row with these settings and inner steps.", err=True)
         packages = dict.fromkeys(package for name in names if (package := IMPLEMENTATIONS[name].package))
         path = file_for("quick" if quick else "bench", given, place)
         above, rows = run(cases, conditions, path, about("bench", given, place, packages))

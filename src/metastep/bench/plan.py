@@ -20,6 +20,13 @@ def planned(grid: Grid, names: Sequence[str], chunk: int | None = None) -> list[
     return sorted((as_computed(case, chunk) for case in cases), key=in_order)
 
 
+def left_out(grid: Grid, cases: Sequence[Case]) -> list[str]:
+    """Methods that were asked for, and whose window is longer than every inner loop that was"""
+    known = {label: way for setting in grid.settings for label, way in methods_of(setting).items()}
+    measured = {(case.method, case.window) for case in cases}
+    return [label for label in grid.methods or () if known.get(label) not in measured]
+
+
 def as_computed(case: Case, chunk: int | None) -> Case:
     """A row says how many tasks are really computed together; its note does, where that is the implementation's own"""
     at_once = IMPLEMENTATIONS[case.implementation].at_once
