@@ -157,6 +157,16 @@ def test_report_says_where_it_is() -> None:
     assert "<img" not in Path("both.html").read_text()
 
 
+def test_report_says_what_is_not_in_it() -> None:
+    write_run(Path("own"), learner=fresh())
+    config = json.loads(Path("own/config.json").read_text())
+    config["config"]["net"]["name"] = "tests.fewshot.helpers:Flat"
+    Path("own/config.json").write_text(json.dumps(config))
+    first, second = run("report", "own").stdout.splitlines()
+    assert first == "report.html: 1 run"
+    assert second.startswith("Episodes, inner gradients and costs are not in it. own: this was trained with a net of")
+
+
 def test_report_refuses_in_one_line(tmp_path: Path) -> None:
     write_run(Path("mine"))
     check_refused(run("report", "absent"), "'absent': is not there")

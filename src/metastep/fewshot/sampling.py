@@ -15,7 +15,7 @@ from metastep.errors import MetastepError
 from metastep.fewshot.config import DataConfig, TrainConfig
 from metastep.windows import Task
 
-AGAIN = "--dataset folder:PATH (with --resume, for good)"
+AGAIN = "metastep train --resume RUN --dataset folder:PATH, or once, metastep evaluate RUN --dataset folder:PATH"
 VALIDATION_SEED = 2020  # its own, so that runs with different seeds are judged by the same episodes
 
 

@@ -137,8 +137,10 @@ def report(
 
     with refusals():
         with progress_bar("writing the report") as progress:
-            write_report(runs, out, episodes, net, data, progress)
+            missing = write_report(runs, out, episodes, net, data, progress)
         typer.echo(f"{printable(out)}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
+        for reason in missing:
+            typer.echo(f"Episodes, inner gradients and costs are not in it. {reason}")
 
 
 def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: Device) -> Learner:

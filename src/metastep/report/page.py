@@ -60,13 +60,17 @@ def write_fewshot_report(
     net: str | None = None,
     data: Path | None = None,
     progress: Progress = silent,
-) -> None:
-    """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation."""
+) -> list[str]:
+    """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation.
+
+    Returns why something is missing from it, of each run where something is.
+    """
     runs = []
     for folder, name, colour in named(folders):
         runs.append(collect(folder, name, colour, episodes, net, data))
         progress(len(runs), len(folders))
     replace_file(out, render(runs).encode(errors="backslashreplace"))
+    return [f"{run.name}: {run.note}" for run in runs if run.note]
 
 
 def render(runs: Sequence[RunReport]) -> str:

@@ -18,17 +18,17 @@ def write_report(
     net: str | None = None,
     data: Path | None = None,
     progress: Progress = silent,
-) -> None:
-    """A page about the runs in `folders`, all of one kind.
+) -> list[str]:
+    """A page about the runs in `folders`, all of one kind; returns why something is missing from it, where it is.
 
     Of few-shot runs, `episodes` are shown of each; `net` and `data` are as in an evaluation.
     """
     if not folders:
         raise MetastepError("a report needs at least one run. Give the folder of a run.")
     transfers = [Run.open(folder).kind == TransferConfig.__name__ for folder in folders]
-    if all(transfers):
-        write_transfer_report(folders, out, progress)
-    elif any(transfers):
+    if not any(transfers):
+        return write_fewshot_report(folders, out, episodes, net, data, progress)
+    if not all(transfers):
         raise MetastepError("these are runs of few-shot learning and of transfer: give those of one kind.")
-    else:
-        write_fewshot_report(folders, out, episodes, net, data, progress)
+    write_transfer_report(folders, out, progress)
+    return []
