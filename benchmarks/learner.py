@@ -44,7 +44,9 @@ def main() -> None:
     learner = Learner.load(find_learner(options.name))
     path = results.ROOT / "results" / "learners" / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept(learner, options) if options.kept else measured(learner, options), indent=1) + "\n")
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    found = kept(learner, options, before) if options.kept else measured(learner, options)
+    path.write_text(json.dumps(found, indent=1) + "\n")
     print(path)
 
 
@@ -56,8 +58,12 @@ def measured(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def kept(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
+def kept(learner: Learner, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
     """Where and by what its run was made is where and by what this was measured"""
+    if before.get("otherwise") and before["evaluation"]["weights"] == digest(learner):
+        raise SystemExit(
+            f"results/learners/{options.name}.json has more of these weights. Leave --kept out, or remove it."
+        )
     outcomes = map(keeping.read, sorted((CLAIMS / keeping.FOLDER).glob("*.json")))
     found = [(o.made, o.evaluation) for o in outcomes if o.evaluation and o.evaluation.weights == digest(learner)]
     if not found:
