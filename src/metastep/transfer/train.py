@@ -14,7 +14,7 @@ from metastep.data.progress import QUIETLY, Progress
 from metastep.runs import CheckpointError, Run, stop_on_signals
 from metastep.runs.device import environment
 from metastep.runs.record import recording
-from metastep.runs.together import Turns, alone
+from metastep.runs.together import Turns, run_alone
 from metastep.transfer.building import Parts, prepare
 from metastep.transfer.checkpoint import from_tree
 from metastep.transfer.config import TransferConfig, trusted
@@ -24,41 +24,16 @@ from metastep.transfer.reading import read_data, remembered, with_data_moved
 from metastep.transfer.source import export, find_weights, source_run
 
 
-def train(
-    config: TransferConfig,
-    folder: Path,
-    data: Path | None = None,
-    reading: AbstractContextManager[Progress] = QUIETLY,
-) -> Trained:
-    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
-
-    A source that has no weights is trained first, as a run of its own in `folder`/source.
-    """
-    return alone(train_in_turns(config, folder, data, reading))
-
-
-def resume(
-    folder: Path,
-    data: Path | None = None,
-    source_net: str | None = None,
-    target_net: str | None = None,
-    source_data: str | None = None,
-    target_data: str | None = None,
-) -> Trained:
-    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise.
-
-    source_data, target_data: where users' own folders of pictures are, if they were moved; the run remembers it.
-    """
-    return alone(resume_in_turns(folder, data, source_net, target_net, source_data, target_data))
-
-
 def train_in_turns(
     config: TransferConfig,
     folder: Path,
     data: Path | None = None,
     reading: AbstractContextManager[Progress] = QUIETLY,
 ) -> Turns[Trained]:
-    """`train`, with pauses for others"""
+    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
+
+    A source that has no weights is trained first, as a run of its own in `folder`/source.
+    """
     with reading as progress:
         splits = read_data(config, data, progress)
     config = remembered(config, data)
@@ -78,7 +53,10 @@ def resume_in_turns(
     source_data: str | None = None,
     target_data: str | None = None,
 ) -> Turns[Trained]:
-    """`resume`, with pauses for others"""
+    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise.
+
+    source_data, target_data: where users' own folders of pictures are, if they were moved; the run remembers it.
+    """
     run = Run.open(folder)
     config = run.config(TransferConfig)
     if source_data is not None or target_data is not None:
@@ -91,6 +69,9 @@ def resume_in_turns(
         return (yield from _train_after_source(run, config, splits, data, source_data))
     weights = find_weights(config.source.weights or "", data) if needs_source(config) else None
     return (yield from _train(run, config, prepare(config, splits, weights)))
+
+
+train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
 
 
 def _fingerprint_of_source(run: Run) -> str | None:
