@@ -33,7 +33,13 @@ app = typer.Typer()
 def transfer(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder for the runs and the report.")] = Path("transfer"),
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of each run.", show_default="as in the presets")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of each way; the source has --source-epochs.", show_default="as in the presets"),
+    ] = None,
+    source_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of the source, which is trained first.", show_default="as in the presets")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of nets, order and augmentation.")] = 0,
 ) -> None:
     """Teach a small net handwritten digits from few labels, by a net that knows letters.
@@ -43,7 +49,7 @@ def transfer(
     """
     if context.invoked_subcommand is None:
         with refusals():
-            compare_methods(out, epochs, seed)
+            compare_methods(out, epochs, seed, source_epochs)
 
 
 def run(
