@@ -28,7 +28,13 @@ def source_run(config: TransferConfig) -> TransferConfig:
     source = config.source
     assert source.dataset is not None
     return TransferConfig(
-        DataConfig(source.dataset, config.data.size, augment=source.augment or "none", batch=BATCH),
+        DataConfig(
+            source.dataset,
+            config.data.size,
+            augment=source.augment or "none",
+            batch=BATCH,
+            fingerprint=source.fingerprint,
+        ),
         target=TargetConfig(source.net),
         method=MethodConfig("scratch"),
         inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=_first(source.weight_decay, DECAY)),
