@@ -129,7 +129,10 @@ def test_whole_numbers_are_numbers() -> None:
         ('{"format": "other"}', "not written by metastep"),
         ('{"format": "metastep run", "version": 2}', "format version 2, and this metastep reads version 1"),
         ('{"format": "metastep run", "version": 1}', "lacks config, kind"),
-        ('{"format": "metastep run", "version": 1, "kind": "Transfer", "config": {}}', "holds a 'Transfer'"),
+        (
+            '{"format": "metastep run", "version": 1, "kind": "Transfer", "config": {}}',
+            "is a run of 'Transfer', not a run of 'Settings'",
+        ),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: str, message: str) -> None:

@@ -32,7 +32,7 @@ def test_a_run_is_made_and_opened_again(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "a" / "b")
     assert run.kind == "Settings"
     assert run.config(Settings) == Settings(7)
-    with pytest.raises(ConfigError, match="holds a 'Settings', not a 'Others'"):
+    with pytest.raises(ConfigError, match="b': is a run of 'Settings', not a run of 'Others'"):
         run.config(Others)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from metastep.cli import app
 from metastep.errors import MetastepError
+from metastep.fewshot.config import TrainConfig
+from metastep.nets import CLASSIFIERS
 from metastep.report import write_report
 from metastep.report.weights import weights_of
 from metastep.runs import Run
@@ -87,7 +91,7 @@ def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.Mo
         (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),
         (["run", "--preset", "tiny", "--outer", "total"], "--window = 2 with --outer = total: leave the window out"),
         (["run", "--preset", "tiny", "--steps", "0", "--gradient-difference", "1"], "there are none here"),
-        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "source.weights: there is no 'no.pth'"),
+        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "--source-weights: there is no 'no.pth'"),
         (
             ["run", "--preset", "tiny", "--source-weights", "a", "--source-data", "b"],
             "--source-data = b is no option of",
@@ -138,8 +142,11 @@ def _tiny_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_tiny_comparison")
 def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
     for _ in range(2):
-        done = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "2"], env={"COLUMNS": "200"})
+        done = cli.invoke(
+            app, ["transfer", "--out", "all", "--epochs", "2", "--source-epochs", "3"], env={"COLUMNS": "200"}
+        )
         assert done.exit_code == 0, done.output
+        assert "Teacher learns stripes, 3 epochs" in done.output
         for word in ("scratch", "baseline (n = 1)", "Multi-step (n = 2)", "second-order products", "report.html"):
             assert word in done.output
     assert Path("all/weights.png").stat().st_size > 10_000
@@ -183,9 +190,27 @@ def _net_of(folder: Path) -> str:
     return Run.open(folder).config(TransferConfig).target.net
 
 
-def test_runs_of_two_kinds_make_no_page(tmp_path: Path) -> None:
-    from metastep.fewshot.config import TrainConfig
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfer", "evaluate", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate, classify"),
+        (["transfer", "run", "--resume", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate"),
+        (["transfer", "run", "--preset", "tiny", "--source-weights", "b"], "b': is a few-shot run, not a transfer"),
+        (["evaluate", "a"], "'a': is a transfer run, not a few-shot run. Use metastep transfer evaluate, transfer run"),
+        (["classify", "a", "--support", "x", "--query", "y"], "'a': is a transfer run, not a few-shot run"),
+        (["train", "--resume", "a"], "'a': is a transfer run, not a few-shot run"),
+    ],
+)
+def test_runs_of_the_other_kind_are_told_in_users_words(arguments: list[str], message: str) -> None:
+    Run.create(Path("a"), TINY)
+    Run.create(Path("b"), TrainConfig())
+    done = cli.invoke(app, arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Config" not in done.output
 
+
+def test_runs_of_two_kinds_make_no_page(tmp_path: Path) -> None:
     train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "a")
     Run.create(tmp_path / "b", TrainConfig())
     with pytest.raises(MetastepError, match="give those of one kind"):
@@ -207,10 +232,13 @@ def test_weights_by_pair() -> None:
     assert weights_of([], "what") is None
 
 
+OWN = ["--target-data", "folder:mine", "--source-data", "folder:letters", "--size", "8"]
+
+
 @pytest.fixture
-def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """On users' own folders, the source's and the target's; then somebody goes elsewhere"""
-    monkeypatch.undo()  # the real loader
+def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users' own, for the target and for the source, and the real loader"""
+    monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "letters"):
         part = stripes(name).train
@@ -219,8 +247,12 @@ def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image[0].numpy()).save(place / f"{i}.png")
     monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1))
-    own = ["--target-data", "folder:mine", "--source-data", "folder:letters", "--size", "8"]
-    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own])
+
+
+@pytest.fixture
+def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _folders: None) -> Path:
+    """On users' own folders; then somebody goes elsewhere"""
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *OWN])
     assert done.exit_code == 0, done.output
     assert "1 of 1 epochs" in done.output
     (tmp_path / "elsewhere").mkdir()
@@ -260,17 +292,136 @@ def test_users_folders_that_were_moved_are_named_anew(own_run: Path, tmp_path: P
     for name in ("mine", "letters"):
         (tmp_path / name).rename(tmp_path / "elsewhere" / name)
     assert f"{tmp_path}/mine: is not there" in resumed(own_run)[1]
-    assert "mine: has other pictures" not in resumed(own_run, "--target-data", "folder:mine")[1]
-    status, said = resumed(own_run)  # which remembers it
-    assert status == 2
-    assert f"{tmp_path}/letters: is not there" in said
-    assert "of a source --source-data, with --resume" in said
+    assert resumed(own_run, "--target-data", "folder:mine")[0] == 0
+    assert resumed(own_run)[0] == 0  # which remembers it, and whose source is trained
     before = Run(own_run).config(TransferConfig)
     assert "mine: has other pictures" in resumed(own_run, "--source-data", "folder:mine")[1]
     assert Run(own_run).config(TransferConfig) == before
     assert resumed(own_run, "--source-data", "folder:letters")[0] == 0
-    assert resumed(own_run)[0] == 0
+    judged = cli.invoke(app, ["transfer", "evaluate", str(own_run / "source"), "--target-net", TEACHER])
+    assert judged.exit_code == 0, judged.output  # the source's own run remembers it, too
     assert "digits: is not there" in resumed(own_run, "--target-data", "digits")[1]
+
+
+@pytest.fixture
+def stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _folders: None) -> Path:
+    """The same, stopped in the first iteration of its source"""
+    stop_at(monkeypatch, 0)
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *OWN, "--out", "run"])
+    assert done.exit_code == 130, done.output
+    return tmp_path / "run"
+
+
+@pytest.mark.usefixtures("_folders")
+def test_a_source_is_told_before_it_is_trained_and_counted_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop_at(monkeypatch, 1)  # the source has two epochs of one iteration
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *OWN, "--out", "run", "--source-epochs", "3"])
+    assert f"First the source: {TEACHER} on folder:{Path('letters').resolve()}, 3 epochs." in done.output
+    assert "Stopped after 2 of 3 epochs of the source in 0 s, before the target's turn. Go on with" in done.output
+    status, said = resumed(Path("run"))
+    assert status == 0
+    assert said.index("First the source") < said.index(f"Then the target: {PUPIL} on folder:") < said.index("1 of 1")
+    assert "the source" not in resumed(Path("run"))[1]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("other", ["folder:mine", "folder:nowhere"])
+def test_another_folder_does_not_become_the_sources(stopped_run: Path, begun: bool, other: str) -> None:
+    if not begun:
+        shutil.rmtree(stopped_run / "source")
+    before = contents(stopped_run)
+    status, said = resumed(stopped_run, "--source-data", other)
+    assert status == 2
+    assert ("has other pictures than in training" if other == "folder:mine" else "is not there, or no folder") in said
+    assert contents(stopped_run) == before
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_cannot_go_on_is_left_as_it_was(stopped_run: Path, tmp_path: Path, begun: bool) -> None:
+    if not begun:
+        shutil.rmtree(stopped_run / "source")
+    for name in ("mine", "letters"):
+        (tmp_path / name).rename(tmp_path / f"{name} moved")
+    before = contents(stopped_run)
+    status, said = resumed(stopped_run, "--target-data", "folder:mine moved")
+    assert status == 2
+    assert f"{tmp_path}/letters: is not there" in said
+    assert "of a source --source-data, with --resume" in said
+    assert contents(stopped_run) == before
+    moved = ["--target-data", "folder:mine moved", "--source-data", "folder:letters moved"]
+    assert resumed(stopped_run, *moved)[0] == 0
+    assert resumed(stopped_run)[0] == 0
+    names = [Run(run).config(TransferConfig).data.name for run in (stopped_run, stopped_run / "source")]
+    assert names == [f"folder:{tmp_path}/{name} moved" for name in ("mine", "letters")]
+
+
+def test_runs_from_before_the_sources_pictures_were_remembered_are_read(stopped_run: Path) -> None:
+    config = json.loads(Run(stopped_run).config_path.read_text())
+    assert config["config"]["source"].pop("fingerprint")
+    Run(stopped_run).config_path.write_text(json.dumps(config))
+    assert "has other pictures" in resumed(stopped_run, "--source-data", "folder:mine")[1]
+    assert resumed(stopped_run)[0] == 0
+
+
+def test_a_source_that_is_trained_needs_its_pictures_no_more(
+    stopped_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(monkeypatch, 1)  # the last of the source
+    assert resumed(stopped_run)[0] == 130
+    shutil.rmtree(tmp_path / "letters")
+    assert resumed(stopped_run)[0] == 0
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.usefixtures("_folders")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "--target-data folder:mine: from whom is it to learn? The source of tiny, trained on stripes, is for"),
+        (["--source-net", "resnet8"], "Name one with --source-weights, a file or an earlier run, or what to train one"),
+        (["--source-data", "glyphs"], "--source-data = glyphs: its pictures are grey, and those of folder:"),
+        (["--source-data", "glyphs"], "in --source-weights; or what to train one on in --source-data."),
+    ],
+)
+def test_pictures_of_ones_own_need_a_source_for_them(flags: list[str], message: str) -> None:
+    done = cli.invoke(
+        app, ["transfer", "run", "--preset", "tiny", "--target-data", "folder:mine", "--size", "8", *flags]
+    )
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("_folders")
+def test_pictures_of_ones_own_need_no_source_from_scratch() -> None:
+    own = ["--target-data", "folder:mine", "--size", "8", "--method", "scratch"]
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *own])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.usefixtures("_folders")
+def test_a_source_that_does_not_fit_says_why() -> None:
+    save_file(CLASSIFIERS["resnet8"](ways=7, channels=1, size=8).state_dict(), "grey.safetensors")
+    save_file(CLASSIFIERS["resnet8"](ways=7, channels=3, size=8).state_dict(), "coloured.safetensors")
+    wrong = {
+        ("grey", "resnet8", "7"): "that net takes pictures that are grey, and those of folder:",
+        ("coloured", "resnet8", "9"): "that net tells 7 classes apart, not 9. Set --source-classes to 7.",
+        ("coloured", "resnet32", "7"): "it has no 'blocks2.0.conv1.weight', so it is no resnet32. Set --source-net",
+    }
+    for (file, net, classes), message in wrong.items():
+        weights = ["--source-weights", f"{file}.safetensors", "--source-net", net, "--source-classes", classes]
+        run = ["transfer", "run", "--preset", "tiny", "--target-data", "folder:mine", "--size", "8"]
+        done = cli.invoke(app, [*run, *weights])
+        assert done.exit_code == 2
+        assert f"{file}.safetensors: {message}" in " ".join(done.output.split())
+        assert done.output.startswith("metastep: --source-weights = ")
+    unsaid = cli.invoke(app, [*run, "--source-weights", "grey.safetensors"])
+    assert "how many classes does that net tell apart? Set --source-classes." in unsaid.output
 
 
 def test_only_folders_can_be_named_anew(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from metastep.data.labelled import LABELLED
+from metastep.errors import MetastepError
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.runs import from_plain, to_plain
 from metastep.transfer.building import layers_of, method_of
@@ -66,3 +67,11 @@ def test_every_field_has_a_flag_and_a_help() -> None:
     assert (own.source.dataset, own.source.epochs, own.data.per_class) == (None, None, None)
     changed = FLAGS.applied(TINY, {"source_layers": "first,second", "pairs": "0-0,1-0", "steps": 3})
     assert (changed.source.layers, changed.method.pairs, changed.steps) == (("first", "second"), "0-0,1-0", 3)
+
+
+def test_errors_speak_of_flags_and_leave_names_of_files_and_modules() -> None:
+    said = "source.weights = /data.size/source.net: no 'source.net'. Set source.net, not source.net:Own (data.size)."
+    with pytest.raises(MetastepError) as caught, FLAGS.spoken():
+        raise MetastepError(said)
+    spoken = "--source-weights = /data.size/source.net: no 'source.net'. Set --source-net, not source.net:Own (--size)."
+    assert str(caught.value) == spoken

@@ -16,7 +16,7 @@ from metastep.transfer import epoch as epochs
 from metastep.transfer import reading
 from metastep.transfer.config import InnerConfig, MethodConfig, TargetConfig, TransferConfig
 from metastep.transfer.epoch import Trained
-from metastep.transfer.train import needs_source, resume_in_turns, train, train_in_turns
+from metastep.transfer.train import resume_in_turns, train, train_in_turns
 from tests.transfer.train_helpers import TEACHER, TINY, checkpoint, same, stop_at, stripes, tiny, with_source
 
 pytestmark = pytest.mark.usefixtures("_stripes")
@@ -48,7 +48,7 @@ def begun(config: TransferConfig, folder: Path) -> Turns[Trained]:
     """Resumed, if it was"""
     if not (folder / "config.json").is_file():
         return train_in_turns(config, folder)
-    net = TEACHER if needs_source(config) else None
+    net = TEACHER if config.needs_source else None
     return resume_in_turns(folder, source_net=net, target_net=config.target.net)
 
 

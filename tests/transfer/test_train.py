@@ -257,11 +257,13 @@ def test_seeds_make_runs_and_nothing_else_does(source: Path, tmp_path: Path) -> 
 def test_what_cannot_be_trained_leaves_no_folder(
     changes: dict[str, Any], message: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither from a source that is there, nor from one that is to be trained first"""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(MetastepError) as caught:
-        train(replace(with_source(source), **changes), tmp_path / "run")
-    assert message in str(caught.value)
-    assert not (tmp_path / "run").exists()
+    for config in (with_source(source), TINY):
+        with pytest.raises(MetastepError) as caught:
+            train(replace(config, **changes), tmp_path / "run")
+        assert message in str(caught.value)
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_source_from_a_file_says_its_classes(source: Path, tmp_path: Path) -> None:

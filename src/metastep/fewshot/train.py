@@ -32,7 +32,7 @@ from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
 from metastep.runs.device import environment, prepare_device
 from metastep.runs.record import Record
-from metastep.runs.together import Turns, alone, others_go_on
+from metastep.runs.together import Turns, others_go_on, run_alone
 from metastep.trees import norm
 
 
@@ -46,36 +46,6 @@ class Trained:
     beside: int = 0  # the most other runs that were under way in this process, and made its seconds longer
 
 
-def train(
-    config: TrainConfig,
-    folder: Path,
-    data: Path | None = None,
-    ranks: Ranks = ALONE,
-    reading: AbstractContextManager[Progress] = QUIETLY,
-) -> Trained:
-    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
-
-    reading: shows how far reading the data is, and is closed before training shows itself.
-    """
-    return alone(train_in_turns(config, folder, data, ranks, reading))
-
-
-def resume(
-    folder: Path,
-    data: Path | None = None,
-    net: str | None = None,
-    ranks: Ranks = ALONE,
-    iterations: int | None = None,
-    dataset: str | None = None,
-) -> Trained:
-    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise.
-
-    iterations: how many the run is to have made at its end, if not as many as it was started with.
-    dataset: where a user's own folder of pictures is, if it was moved; the run remembers it.
-    """
-    return alone(resume_in_turns(folder, data, net, ranks, iterations, dataset))
-
-
 def train_in_turns(
     config: TrainConfig,
     folder: Path,
@@ -83,7 +53,10 @@ def train_in_turns(
     ranks: Ranks = ALONE,
     reading: AbstractContextManager[Progress] = QUIETLY,
 ) -> Turns[Trained]:
-    """`train`, with pauses for others"""
+    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
+
+    reading: shows how far reading the data is, and is closed before training shows itself.
+    """
     with reading as progress:
         images, validation = read_images(config, data, progress)
     config = beginning.remembered(fitted(replace(config, data=remembered(config.data, data)), images))
@@ -101,7 +74,11 @@ def resume_in_turns(
     iterations: int | None = None,
     dataset: str | None = None,
 ) -> Turns[Trained]:
-    """`resume`, with pauses for others"""
+    """Go on from the last checkpoint; `net` names a net of the user's own again, which is not imported otherwise.
+
+    iterations: how many the run is to have made at its end, if not as many as it was started with.
+    dataset: where a user's own folder of pictures is, if it was moved; the run remembers it.
+    """
     run, config = ranks.from_first(lambda: opened(folder, iterations, dataset, data))
     config = trusted(config, net)
     parts = prepare(config, *read_images(config, data), ranks)
@@ -110,6 +87,9 @@ def resume_in_turns(
     if not run.last.is_file():
         beginning.begin(parts.learner)
     return (yield from _train(run, config, parts, ranks))
+
+
+train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
 
 
 def opened(folder: Path, iterations: int | None, dataset: str | None, data: Path | None) -> tuple[Run, TrainConfig]:

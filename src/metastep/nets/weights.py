@@ -13,6 +13,23 @@ from metastep.errors import MetastepError
 _COUNTER = "num_batches_tracked"  # weights from before PyTorch 1.0 lack it, and BatchNorm seldom needs it
 
 
+class MisfitError(MetastepError):
+    """Weights of another net: the first tensor that differs, and its shapes in the file and in the net"""
+
+    def __init__(self, what: str, name: str, stored: tuple[int, ...] | None, own: tuple[int, ...] | None) -> None:
+        self.name, self.stored, self.own = name, stored, own
+        remedy = "Choose the net that they were saved from, or leave names out (a head with other classes: 'fc')."
+        super().__init__(f"{what}: {self.reason}. {remedy}")
+
+    @property
+    def reason(self) -> str:
+        if self.stored is None:
+            return f"it has no {self.name!r}"
+        if self.own is None:
+            return f"the net has no {self.name!r}"
+        return f"{self.name!r} is {self.stored} in the file and {self.own} in the net"
+
+
 def load_weights(net: nn.Module, path: str | Path, leave_out: Sequence[str] = ()) -> nn.Module:
     """Give `net` the weights in the file `path`, every one of them; returns it.
 
@@ -31,16 +48,10 @@ def _kept(tensors: Mapping[str, Any], leave_out: Sequence[str]) -> dict[str, Ten
 
 
 def _require_fit(stored: Mapping[str, Tensor], own: Mapping[str, Tensor], what: str) -> None:
-    remedy = "Choose the net that they were saved from, or leave names out (a head with other classes: 'fc')."
-    for name in own:
-        if name not in stored and not name.endswith(_COUNTER):
-            raise MetastepError(f"{what}: it has no {name!r}. {remedy}")
-    for name, tensor in stored.items():
-        if name not in own:
-            raise MetastepError(f"{what}: the net has no {name!r}. {remedy}")
-        if tensor.shape != own[name].shape:
-            got, needed = tuple(tensor.shape), tuple(own[name].shape)
-            raise MetastepError(f"{what}: {name!r} is {got} in the file and {needed} in the net. {remedy}")
+    for name in [name for name in own if name not in stored] + list(stored):
+        got, needed = (tuple(side[name].shape) if name in side else None for side in (stored, own))
+        if got != needed and not (got is None and name.endswith(_COUNTER)):
+            raise MisfitError(what, name, got, needed)
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:

@@ -51,7 +51,7 @@ def read(folder: Path) -> TransferConfig:
 def lacking(config: TransferConfig, data: Path | None) -> str | None:
     if not is_there(config.data.name, data):
         return config.data.name
-    if training.needs_source(config) and config.source.weights:
+    if config.needs_source and config.source.weights:
         try:
             find_weights(config.source.weights, data)
         except MetastepError:
@@ -68,7 +68,7 @@ def is_there(name: str, data: Path | None) -> bool:
 def described(config: TransferConfig, data: Path | None) -> str:
     entry, root = labelled_entry(config.data.name), data_root(data)
     source = ""
-    if training.needs_source(config):
+    if config.needs_source:
         source = f"; source {config.source.net}, {config.source.weights or f'trained on {config.source.dataset}'}"
     files = files_note(entry.locate(root)) if root else ""
     return f"{entry.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from metastep.errors import MetastepError
 from metastep.runs.errors import ConfigError, problem
@@ -21,6 +21,24 @@ VERSION = 1
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", NoneType: "null"}
 
 Config = TypeVar("Config")
+
+
+class _Kind(NamedTuple):
+    """A run in the words of its users"""
+
+    run: str
+    commands: str
+
+
+_KINDS = {
+    "TrainConfig": _Kind("a few-shot run", "metastep evaluate, classify, report or train --resume"),
+    "TransferConfig": _Kind("a transfer run", "metastep transfer evaluate, transfer run --resume or report"),
+}
+
+
+def _kind(name: str) -> _Kind:
+    """name: of the dataclass; one that is not ours is the user's own word"""
+    return _KINDS.get(name) or _Kind(f"a run of {name!r}", "what wrote it")
 
 
 def write_config(path: Path, config: Any) -> None:
@@ -41,9 +59,9 @@ def read_kind(path: Path) -> str:
 
 def read_config(path: Path, kind: type[Config]) -> Config:
     content = _content(path)
-    if content["kind"] != kind.__name__:
-        reason = f"holds a {content['kind']!r}, not a {kind.__name__!r}"
-        raise problem(ConfigError, path, reason, "Use the command for runs of that kind")
+    if (found := str(content["kind"])) != kind.__name__:
+        reason = f"is {_kind(found).run}, not {_kind(kind.__name__).run}"
+        raise problem(ConfigError, path.parent, reason, f"Use {_kind(found).commands}")
     try:
         return from_plain(kind, content["config"])
     except MetastepError as cause:  # also what the dataclass itself says about its values

@@ -1,6 +1,8 @@
 """Flags of the command line, made of the fields of a configuration, and back."""
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature
 from types import NoneType, UnionType
@@ -69,10 +71,16 @@ class Flags(Generic[Config]):
         for name, value in given.items():
             part, _, own = known[name].path.rpartition(".")
             (plain[part] if part else plain)[own] = _parsed(value, known[name])
-        try:
+        with self.spoken():
             return from_plain(self.kind, plain)
+
+    @contextmanager
+    def spoken(self) -> Iterator[None]:
+        """An error inside speaks of flags, where it spoke of fields"""
+        try:
+            yield
         except MetastepError as error:
-            raise MetastepError(_as_flags(str(error), known.values())) from error
+            raise MetastepError(_as_flags(str(error), self.all())) from error
 
     def _forget_options(self, plain: dict[str, Any], flag: Flag) -> None:
         """A method or optimizer that was chosen anew does not inherit the options of the preset's"""
@@ -113,7 +121,8 @@ def _parsed(value: Any, flag: Flag) -> Any:
 
 def _as_flags(message: str, flags: Iterable[Flag]) -> str:
     for flag in sorted(flags, key=lambda flag: -len(flag.path)):
-        message = message.replace(flag.path, flag.typed) if "." in flag.path else message
+        if "." in flag.path:  # as a word of its own, and no part of the name of a file or module
+            message = re.sub(rf"(?<![\w./'-]){re.escape(flag.path)}(?![\w/]|[.:]\w)", flag.typed, message)
     return message
 
 

@@ -95,6 +95,12 @@ def one_display(console: Console | None = None) -> Iterator[None]:
         _shared.reset(before)
 
 
+def say(line: str, name: str = "") -> None:
+    """One line beside the live ones, where there are any; `name`: shown where there are several"""
+    shared = _shared.get()
+    (shared or _Display(Console(stderr=True))).say(": ".join(filter(None, (name if shared else "", line))))
+
+
 class _Line(Protocol):
     def show(self, step: int, summary: str) -> None: ...
     def remove(self) -> None: ...

@@ -8,13 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Generic, Protocol, TypeVar
+from functools import wraps
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 import torch
 
 from metastep.runs.progress import one_display
 from metastep.runs.stop import stop_on_signals
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 Turns = Generator[None, int, Result]
@@ -23,15 +25,22 @@ Turns = Generator[None, int, Result]
 IDLE = 1e-4  # seconds between two looks whether the device is through with any of them
 
 
-def alone(turns: Turns[Result]) -> Result:
-    """To the end, with nothing beside it"""
-    try:
-        next(turns)
-        while True:
-            turns.send(0)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
+def run_alone(work: Callable[Given, Turns[Result]]) -> Callable[Given, Result]:
+    """The same to its end, with nothing beside it; what `train_in_turns` is then called is `train`"""
+
+    @wraps(work)
+    def whole(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        turns = work(*args, **kwargs)
+        try:
+            next(turns)
+            while True:
+                turns.send(0)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    whole.__name__ = whole.__qualname__ = work.__name__.removesuffix("_in_turns")
+    return whole
 
 
 class Shared(Protocol):

@@ -13,7 +13,7 @@ from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.engine import Unit, unit
 from metastep.errors import MetastepError
 from metastep.modules import draws_noise
-from metastep.nets import CLASSIFIERS, load_net, load_weights
+from metastep.nets import CLASSIFIERS, load_net
 from metastep.runs.device import prepare_device
 from metastep.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
@@ -21,7 +21,7 @@ from metastep.transfer.iteration import iteration
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
 from metastep.transfer.packing import LARGE
-from metastep.transfer.source import classes_of, head_of
+from metastep.transfer.source import classes_of, head_of, load_source
 
 JUDGED = 256  # pictures at a time
 
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
 
 def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None) -> Parts:
-    """`weights`: where the source's are, None where there is no source"""
+    """`weights`: where the source's are, None where there is no source, or none that is trained yet"""
     device, dtype = choose_device(config)
     train = Batches(splits.train.to(device), config.data.batch, config.data.augment, config.seed)
     val, test = (
@@ -50,7 +50,6 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
     target = Tapped(laid_out(target_net(config, splits.train, weights).to(device, dtype), layout_on(device)), ())
     guide, layers = None, {}
     if config.method.name == "transfer":
-        assert weights is not None
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
         source.to(memory_format=layout_on(device))  # type: ignore[call-overload] # PyTorch documents it
@@ -131,16 +130,16 @@ def method_of(config: TransferConfig) -> Method:
 
 def target_net(config: TransferConfig, data: LabelledSet, weights: Path | None) -> nn.Module:
     net = network(config.target.net, data, len(data.names), config.seed)
-    if config.method.name == "fine_tuning":
-        assert weights is not None
-        load_weights(net, weights, leave_out=(head_of(net),))
+    if config.method.name == "fine_tuning" and weights:
+        load_source(net, config, weights, leave_out=(head_of(net),))
     return net
 
 
-def source_net(config: TransferConfig, data: LabelledSet, weights: Path) -> nn.Module:
+def source_net(config: TransferConfig, data: LabelledSet, weights: Path | None) -> nn.Module:
     """With its weights, which stay as they are"""
-    net = network(config.source.net, data, config.source.classes or classes_of(weights), config.seed)
-    return load_weights(net, weights).requires_grad_(False)
+    classes = config.source.classes or (classes_of(weights) if weights else len(data.names))
+    net = network(config.source.net, data, classes, config.seed)
+    return (load_source(net, config, weights) if weights else net).requires_grad_(False)
 
 
 def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:

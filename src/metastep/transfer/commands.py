@@ -12,6 +12,7 @@ from rich.text import Text
 from metastep.bars import Bar, add_bars
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
+from metastep.errors import MetastepError
 from metastep.runs import Run, to_plain
 from metastep.runs.device import Device
 from metastep.runs.flags import require_none
@@ -20,9 +21,10 @@ from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
 from metastep.transfer.config import TransferConfig
-from metastep.transfer.epoch import Trained
+from metastep.transfer.epoch import StoppedBefore, Trained
 from metastep.transfer.flags import FLAGS
 from metastep.transfer.presets import PRESETS
+from metastep.transfer.source import source_run
 
 DEFAULT = "digits-sgd-multistep"
 
@@ -33,7 +35,13 @@ app = typer.Typer()
 def transfer(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="The folder for the runs and the report.")] = Path("transfer"),
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of each run.", show_default="as in the presets")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of each way; the source has --source-epochs.", show_default="as in the presets"),
+    ] = None,
+    source_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of the source, which is trained first.", show_default="as in the presets")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of nets, order and augmentation.")] = 0,
 ) -> None:
     """Teach a small net handwritten digits from few labels, by a net that knows letters.
@@ -43,7 +51,7 @@ def transfer(
     """
     if context.invoked_subcommand is None:
         with refusals():
-            compare_methods(out, epochs, seed)
+            compare_methods(out, epochs, seed, source_epochs)
 
 
 def run(
@@ -62,20 +70,36 @@ def run(
             return
         usual = preset_of(preset)
         config = FLAGS.applied(usual, given)
+        require_own_source(preset, usual, config, given)
         folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
         reading = progress_bar(f"reading {printable(config.data.name)}")
-        _report(training.train(config, folder, data, reading), config, folder)
+        with FLAGS.spoken():
+            trained = training.train(config, folder, data, reading)
+        _report(trained, config, folder)
+
+
+def require_own_source(preset: str, usual: TransferConfig, config: TransferConfig, given: dict[str, Any]) -> None:
+    """A source that a preset would train was chosen for the preset's pictures: who brings others names one for them"""
+    if config.data.name == usual.data.name or not config.trains_source or "source_data" in given:
+        return
+    raise MetastepError(
+        f"--target-data {printable(config.data.name)}: from whom is it to learn? The source of {preset}, trained on "
+        f"{config.source.dataset}, is for {usual.data.name}. Name one with --source-weights, a file or an earlier run, "
+        "or what to train one on with --source-data; or do without, with --method scratch."
+    )
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     again = {name: given.pop(name, None) for name in ("source_net", "target_net", "source_data", "target_data")}
     require_none(given)
     config = Run.open(folder).config(TransferConfig)
-    _report(training.resume(folder, data, **again), config, folder)
+    with FLAGS.spoken():
+        trained = training.resume(folder, data, **again)
+    _report(trained, config, folder)
 
 
 def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
-    done = f"{trained.epoch} of {config.epochs} epochs in {trained.seconds:.0f} s"
+    done = _done(trained, config)
     best = ""
     if trained.best is not None and trained.test is not None:
         best = (
@@ -85,6 +109,13 @@ def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
         typer.echo(f"Stopped after {done}{best}. Go on with: metastep transfer run --resume {folder}")
         raise typer.Exit(UNFINISHED)
     typer.echo(f"{done}{best}. See it with: metastep report {folder}")
+
+
+def _done(trained: Trained, config: TransferConfig) -> str:
+    if isinstance(trained, StoppedBefore):
+        first, epochs = trained.source, source_run(config).epochs
+        return f"{first.epoch} of {epochs} epochs of the source in {first.seconds:.0f} s, before the target's turn"
+    return f"{trained.epoch} of {config.epochs} epochs in {trained.seconds:.0f} s"
 
 
 def evaluate(

@@ -22,10 +22,11 @@ METHODS = {
 }
 
 
-def compare_methods(out: Path, epochs: int | None, seed: int) -> None:
+def compare_methods(out: Path, epochs: int | None, seed: int, source_epochs: int | None = None) -> None:
     console = Console()
     configs = {name: configured(PRESETS[preset], out, epochs, seed) for name, preset in METHODS.items()}
-    first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
+    usual = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
+    first = replace(usual, epochs=source_epochs or usual.epochs)
     console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {first.epochs} epochs")
     source = finished(out / "source", first)
     console.print(f"it names {source.test:.1%} of its test pictures")

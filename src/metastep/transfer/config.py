@@ -60,9 +60,10 @@ class SourceConfig:
     lr: float | None = told(None, "Of that training, by SGD with momentum 0.9 and a cosine; 0.1 if left out.")
     weight_decay: float | None = told(None, "Of that training; 1e-4 if left out.")
     augment: Augmentation | None = told(None, "How its training pictures are varied; none if left out.")
+    fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
 
     def __post_init__(self) -> None:
-        training = {"dataset", "epochs", "lr", "weight_decay", "augment"}
+        training = {"dataset", "epochs", "lr", "weight_decay", "augment", "fingerprint"}
         if self.weights is not None:
             refuse_unused(self, "source", f"a net with weights ({self.weights})", {"weights"}, training)
         require(self.epochs is None or self.epochs > 0, "source.epochs", self.epochs, "must be at least 1")
@@ -176,11 +177,20 @@ class TransferConfig:
                 f"target.net = {self.target.net}: fine_tuning goes on with the source net itself, {self.source.net}. "
                 "Set target.net to it."
             )
-        if self.method.name != "scratch" and not self.source.is_given:
+        if self.needs_source and not self.source.is_given:
             raise MetastepError(
                 f"method.name = {self.method.name} needs a net to learn from: name its file in source.weights, "
                 "or what to train it on in source.dataset."
             )
+
+    @property
+    def needs_source(self) -> bool:
+        return self.method.name != "scratch"
+
+    @property
+    def trains_source(self) -> bool:
+        """Whether a run of its own comes first"""
+        return self.needs_source and self.source.weights is None
 
     @property
     def steps(self) -> int:
@@ -216,7 +226,7 @@ class TransferConfig:
         defaults = TransferConfig(method=MethodConfig("scratch"))
         names = ("checkpoint_every", "gradient_difference", "threads", "device", "precision", "compile")
         usual = {name: getattr(defaults, name) for name in names}
-        return replace(shared, source=defaults.source if self.method.name == "scratch" else shared.source, **usual)
+        return replace(shared, source=shared.source if self.needs_source else defaults.source, **usual)
 
     @property
     def shared(self) -> "TransferConfig":

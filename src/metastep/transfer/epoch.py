@@ -5,7 +5,7 @@ finite, wait for it now and then, and both after a pause: beside others, the dev
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,6 +42,13 @@ class Trained:
     best_epoch: int = 0  # the first one that reached it, counted from 1
     test: float | None = None  # accuracy on test pictures after that epoch: what is reported
     beside: int = 0  # the most other runs that were under way in this process, and made its seconds longer
+
+
+@dataclass
+class StoppedBefore(Trained):
+    """A run that has not begun, since it was stopped while its source was trained"""
+
+    source: Trained = field(default_factory=Trained)
 
 
 class Loop(NamedTuple):

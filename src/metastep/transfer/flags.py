@@ -16,7 +16,7 @@ FLAGS = Flags(
     TransferConfig,
     short={"data.name": "target_data", "method.name": "method", "source.dataset": "source_data"},
     unprefixed=("data", "method"),
-    hidden=("data.fingerprint",),  # it comes from the data
+    hidden=("data.fingerprint", "source.fingerprint"),  # they come from the data
     choices={
         "method.name": METHOD_OPTIONS,
         "inner.optimizer": INNER_OPTIONS,

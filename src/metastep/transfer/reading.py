@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+from metastep.data.errors import printable
 from metastep.data.labelled import LabelledSplits, is_own, load_labelled
 from metastep.data.progress import Progress, silent
 from metastep.data.remembering import fingerprint_of, moved, placed, require_remembered
+from metastep.errors import MetastepError
 from metastep.transfer.config import TransferConfig
+from metastep.transfer.source import OTHER_SOURCE, coloured
 
 AGAIN = "--target-data folder:PATH, of a source --source-data, with --resume"
 
@@ -17,16 +20,26 @@ def read_data(config: TransferConfig, root: Path | None, progress: Progress = si
     return load_labelled(data.name, root, data.size, progress, per_class=data.per_class)
 
 
+def require_alike(config: TransferConfig, source: LabelledSplits, target: LabelledSplits) -> None:
+    """Before the source is trained, and not after it: it has to see the target's pictures"""
+    theirs, ours = (splits.train.images.shape[1] for splits in (source, target))
+    if theirs != ours:
+        subject = f"source.dataset = {printable(config.source.dataset or '')}"
+        reason = f"its pictures are {coloured(theirs)}, and those of {printable(config.data.name)} are {coloured(ours)}"
+        raise MetastepError(f"{subject}: {reason}. {OTHER_SOURCE}")
+
+
 def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
-    """Users' own folders as they are now; what is in the source's is remembered by the run that trains it
+    """Users' own folders as they are now, the source's where one is to be trained
 
     A file of weights in its place, too, unless it is one of the data directory, which may be elsewhere for others.
     """
     data, source = config.data, config.source
     if is_own(data.name, root):
         data = replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
-    if source.dataset is not None and is_own(source.dataset, root):
-        source = replace(source, dataset=placed(source.dataset, root))
+    if config.trains_source and source.dataset is not None and is_own(source.dataset, root):
+        fingerprint = fingerprint_of(source.dataset, root)
+        source = replace(source, dataset=placed(source.dataset, root), fingerprint=fingerprint)
     if source.weights is not None and (file := Path(source.weights).expanduser()).exists():
         source = replace(source, weights=str(file.resolve()))
     return replace(config, data=data, source=source)
@@ -39,11 +52,16 @@ def with_data_moved(
     target_data: str | None,
     source_fingerprint: str | None,
 ) -> TransferConfig:
-    """The same run, whose folders are elsewhere now"""
+    """The same run, whose folders are elsewhere now
+
+    source_fingerprint: for runs that are too old to have the source's in their own configuration
+    """
     data, source = config.data, config.source
     if target_data is not None:
         name = moved(data.name, data.fingerprint, target_data, root, AGAIN)
         data = replace(data, name=name, fingerprint=fingerprint_of(name, root))
     if source_data is not None:
-        source = replace(source, dataset=moved(source.dataset, source_fingerprint, source_data, root, AGAIN))
+        known = source.fingerprint or source_fingerprint
+        name = moved(source.dataset, known, source_data, root, AGAIN)
+        source = replace(source, dataset=name, fingerprint=fingerprint_of(name, root))
     return replace(config, data=data, source=source)

@@ -9,47 +9,32 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from metastep.data.errors import printable
 from metastep.data.labelled import LabelledSplits
-from metastep.data.progress import QUIETLY, Progress
+from metastep.data.progress import QUIETLY, Progress, silent
 from metastep.runs import CheckpointError, Run, stop_on_signals
 from metastep.runs.device import environment
+from metastep.runs.progress import say
 from metastep.runs.record import recording
-from metastep.runs.together import Turns, alone
+from metastep.runs.together import Turns, run_alone
 from metastep.transfer.building import Parts, prepare
 from metastep.transfer.checkpoint import from_tree
 from metastep.transfer.config import TransferConfig, trusted
-from metastep.transfer.epoch import Loop, Sums, Trained, finish_epoch, require_finite, run_epoch, training_state
+from metastep.transfer.epoch import (
+    Loop,
+    StoppedBefore,
+    Sums,
+    Trained,
+    finish_epoch,
+    require_finite,
+    run_epoch,
+    training_state,
+)
 from metastep.transfer.method import TransferState
-from metastep.transfer.reading import read_data, remembered, with_data_moved
-from metastep.transfer.source import export, find_weights, source_run
+from metastep.transfer.reading import read_data, remembered, require_alike, with_data_moved
+from metastep.transfer.source import export, find_weights, is_exported, source_run
 
-
-def train(
-    config: TransferConfig,
-    folder: Path,
-    data: Path | None = None,
-    reading: AbstractContextManager[Progress] = QUIETLY,
-) -> Trained:
-    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
-
-    A source that has no weights is trained first, as a run of its own in `folder`/source.
-    """
-    return alone(train_in_turns(config, folder, data, reading))
-
-
-def resume(
-    folder: Path,
-    data: Path | None = None,
-    source_net: str | None = None,
-    target_net: str | None = None,
-    source_data: str | None = None,
-    target_data: str | None = None,
-) -> Trained:
-    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise.
-
-    source_data, target_data: where users' own folders of pictures are, if they were moved; the run remembers it.
-    """
-    return alone(resume_in_turns(folder, data, source_net, target_net, source_data, target_data))
+SOURCE = "source"  # in the folder of a run: the run that trains its source
 
 
 def train_in_turns(
@@ -58,16 +43,18 @@ def train_in_turns(
     data: Path | None = None,
     reading: AbstractContextManager[Progress] = QUIETLY,
 ) -> Turns[Trained]:
-    """`train`, with pauses for others"""
+    """A new run in `folder`, which must be empty or not there; `data` is the directory that data sets are in.
+
+    A source that has no weights is trained first, as a run of its own in `folder`/source.
+    """
     with reading as progress:
         splits = read_data(config, data, progress)
-    config = remembered(config, data)
-    weights = find_weights(config.source.weights, data) if config.source.weights and needs_source(config) else None
-    if weights or not needs_source(config):
-        parts = prepare(config, splits, weights)  # before there is a folder: what cannot be trained leaves none
-        return (yield from _train(Run.create(folder, config), config, parts))
-    run = Run.create(folder, config)
-    return (yield from _train_after_source(run, config, splits, data))
+        config = remembered(config, data)
+        source = _new_source(config, splits, folder / SOURCE, data, progress) if config.trains_source else None
+    if source:
+        return (yield from _train_after(source, Run.create(folder, config), config, splits))
+    parts = prepare(config, splits, _weights(config, folder, data))
+    return (yield from _train(Run.create(folder, config), config, parts))
 
 
 def resume_in_turns(
@@ -78,44 +65,96 @@ def resume_in_turns(
     source_data: str | None = None,
     target_data: str | None = None,
 ) -> Turns[Trained]:
-    """`resume`, with pauses for others"""
+    """Go on from the last checkpoint; nets of the user's own are named again, and not imported otherwise.
+
+    source_data, target_data: where users' own folders of pictures are, if they were moved; the run remembers it.
+    """
+    return (yield from _reopened(folder, data, source_net, target_net, source_data, target_data))
+
+
+train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
+
+
+# What follows reads and prepares at once, and writes when its turn comes: a run that cannot be made leaves no folder,
+# and one that cannot go on is left as it was.
+
+
+def _new_source(
+    config: TransferConfig, splits: LabelledSplits, place: Path, data: Path | None, progress: Progress = silent
+) -> Turns[Trained]:
+    first = source_run(config)
+    pictures = read_data(first, data, progress)
+    require_alike(config, pictures, splits)
+    prepare(config, splits, None)  # only to see whether it can be: its turn comes after that of the source
+    return _created(place, first, prepare(first, pictures, None))
+
+
+def _reopened(
+    folder: Path,
+    data: Path | None,
+    source_net: str | None = None,
+    target_net: str | None = None,
+    source_data: str | None = None,
+    target_data: str | None = None,
+) -> Turns[Trained]:
     run = Run.open(folder)
-    config = run.config(TransferConfig)
-    if source_data is not None or target_data is not None:
-        config = with_data_moved(config, data, source_data, target_data, _fingerprint_of_source(run))
-        with run.lock():
-            run.configure(config)
-    config = trusted(config, target=target_net, **({"source": source_net} if needs_source(config) else {}))
+    kept = with_data_moved(run.config(TransferConfig), data, source_data, target_data, _fingerprint_of_source(run))
+    config = trusted(kept, target=target_net, **({"source": source_net} if kept.needs_source else {}))
     splits = read_data(config, data)
-    if needs_source(config) and not config.source.weights:
-        return (yield from _train_after_source(run, config, splits, data, source_data))
-    weights = find_weights(config.source.weights or "", data) if needs_source(config) else None
-    return (yield from _train(run, config, prepare(config, splits, weights)))
+    if config.trains_source and (source_data is not None or not is_exported(folder / SOURCE)):
+        source = _source_again(config, splits, folder / SOURCE, data, source_data)
+        return _reconfigured(run, kept, _train_after(source, run, config, splits))
+    return _reconfigured(run, kept, _train(run, config, prepare(config, splits, _weights(config, folder, data))))
+
+
+def _source_again(
+    config: TransferConfig, splits: LabelledSplits, place: Path, data: Path | None, source_data: str | None
+) -> Turns[Trained]:
+    if (place / "config.json").is_file():
+        return _reopened(place, data, target_net=config.source.net, target_data=source_data)
+    return _new_source(config, splits, place, data)
+
+
+def _weights(config: TransferConfig, folder: Path, data: Path | None) -> Path | None:
+    """Of the source, if there is any"""
+    if not config.needs_source:
+        return None
+    given = config.source.weights
+    return find_weights(given, data) if given else find_weights(str(folder / SOURCE), None)
 
 
 def _fingerprint_of_source(run: Run) -> str | None:
     """What the run that trains the source remembers; None before there is one"""
-    place = run.folder / "source"
+    place = run.folder / SOURCE
     return Run.open(place).config(TransferConfig).data.fingerprint if (place / "config.json").is_file() else None
 
 
-def needs_source(config: TransferConfig) -> bool:
-    return config.method.name != "scratch"
+def _created(folder: Path, config: TransferConfig, parts: Parts) -> Turns[Trained]:
+    return (yield from _train(Run.create(folder, config), config, parts))
 
 
-def _train_after_source(
-    run: Run, config: TransferConfig, splits: LabelledSplits, data: Path | None, source_data: str | None = None
-) -> Turns[Trained]:
-    place = run.folder / "source"
-    started = (place / "config.json").is_file()
+def _reconfigured(run: Run, config: TransferConfig, training: Turns[Trained]) -> Turns[Trained]:
+    if config != run.config(TransferConfig):
+        with run.lock():
+            run.configure(config)
+    return (yield from training)
+
+
+def _train_after(source: Turns[Trained], run: Run, config: TransferConfig, splits: LabelledSplits) -> Turns[Trained]:
     with stop_on_signals() as stop:
-        if started:
-            yield from resume_in_turns(place, data, target_net=config.source.net, target_data=source_data)
-        else:
-            yield from train_in_turns(source_run(config), place, data)
+        if is_first := not is_exported(run.folder / SOURCE):
+            say(f"First the source: {_in_short(source_run(config))}.", run.folder.name)
+        taught = yield from source
         if stop.requested:  # be it in the source's last iteration
-            return Trained()
-        return (yield from _train(run, config, prepare(config, splits, find_weights(str(place), None))))
+            return StoppedBefore(source=taught)
+        if is_first:
+            say(f"Then the target: {_in_short(config)}.", run.folder.name)
+        return (yield from _train(run, config, prepare(config, splits, _weights(config, run.folder, None))))
+
+
+def _in_short(config: TransferConfig) -> str:
+    epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
+    return f"{config.target.net} on {printable(config.data.name)}, {epochs}"
 
 
 def _train(run: Run, config: TransferConfig, parts: Parts) -> Turns[Trained]:
