@@ -97,7 +97,9 @@ def test_other_pictures_are_noticed(change: object, mine: Path, tmp_path: Path) 
 def test_a_folder_that_was_moved_is_named_anew(mine: Path, tmp_path: Path) -> None:
     before = data_of(mine)
     (tmp_path / "here" / "photos").rename(tmp_path / "pictures")
-    check_refused(run("evaluate", mine), "here/photos: is not there", "metastep train --resume RUN --dataset folder:PATH")
+    check_refused(
+        run("evaluate", mine), "here/photos: is not there", "metastep train --resume RUN --dataset folder:PATH"
+    )
     check_refused(run("train", "--resume", mine), "here/photos: is not there")
     check_refused(run("train", "--resume", mine, "--dataset", "folder:photos"), "there/photos: has other pictures")
     check_refused(run("train", "--resume", mine, "--dataset", "folder:absent"), "absent: is not there")

@@ -28,17 +28,12 @@ def require_remembered(name: str, fingerprint: str | None, root: Path | None, ag
     """That the folder is there as it was; `again` says how to name it anew. Data sets have no fingerprint."""
     if fingerprint is None:
         return
-    folder = _there(name, root, again)
-    if contents(folder) != fingerprint:
-        reason = "has other pictures than in training: files came, went, or changed"
-        raise problem(folder, reason, f"Put them back, or start a new run; if they are elsewhere, say where: {again}")
-
-
-def _there(name: str, root: Path | None, again: str) -> Path:
     folder = own_folder(name, root)
     if not folder.is_dir():
         raise problem(folder, "is not there, or no folder", f"Put it back; if it was moved, say where it is: {again}")
-    return folder
+    if contents(folder) != fingerprint:
+        reason = "has other pictures than in training: files came, went, or changed"
+        raise problem(folder, reason, f"Put them back, or start a new run; if they are elsewhere, say where: {again}")
 
 
 def moved(name: str | None, fingerprint: str | None, to: str, root: Path | None, again: str) -> str:
@@ -47,6 +42,5 @@ def moved(name: str | None, fingerprint: str | None, to: str, root: Path | None,
         reason = f"a run goes on with its own data ({printable(name or 'none')}), and only a folder can be named anew"
         raise problem(to, reason, "Leave it out, or start a new run")
     new = placed(to, root)
-    _there(new, root, again)  # also where the run is too old to know what was in it
     require_remembered(new, fingerprint, root, again)
     return new

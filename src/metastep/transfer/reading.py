@@ -50,18 +50,13 @@ def with_data_moved(
     root: Path | None,
     source_data: str | None,
     target_data: str | None,
-    source_fingerprint: str | None,
 ) -> TransferConfig:
-    """The same run, whose folders are elsewhere now
-
-    source_fingerprint: for runs that are too old to have the source's in their own configuration
-    """
+    """The same run, whose folders are elsewhere now"""
     data, source = config.data, config.source
     if target_data is not None:
         name = moved(data.name, data.fingerprint, target_data, root, AGAIN)
         data = replace(data, name=name, fingerprint=fingerprint_of(name, root))
     if source_data is not None:
-        known = source.fingerprint or source_fingerprint
-        name = moved(source.dataset, known, source_data, root, AGAIN)
+        name = moved(source.dataset, source.fingerprint, source_data, root, AGAIN)
         source = replace(source, dataset=name, fingerprint=fingerprint_of(name, root))
     return replace(config, data=data, source=source)

@@ -98,7 +98,7 @@ def _reopened(
     target_data: str | None = None,
 ) -> Turns[Trained]:
     run = Run.open(folder)
-    kept = with_data_moved(run.config(TransferConfig), data, source_data, target_data, _fingerprint_of_source(run))
+    kept = with_data_moved(run.config(TransferConfig), data, source_data, target_data)
     config = trusted(kept, target=target_net, **({"source": source_net} if kept.needs_source else {}))
     splits = read_data(config, data)
     if config.trains_source and (source_data is not None or not is_exported(folder / SOURCE)):
@@ -121,12 +121,6 @@ def _weights(config: TransferConfig, folder: Path, data: Path | None) -> Path | 
         return None
     given = config.source.weights
     return find_weights(given, data) if given else find_weights(str(folder / SOURCE), None)
-
-
-def _fingerprint_of_source(run: Run) -> str | None:
-    """What the run that trains the source remembers; None before there is one"""
-    place = run.folder / SOURCE
-    return Run.open(place).config(TransferConfig).data.fingerprint if (place / "config.json").is_file() else None
 
 
 def _created(folder: Path, config: TransferConfig, parts: Parts) -> Turns[Trained]:
