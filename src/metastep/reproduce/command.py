@@ -72,7 +72,7 @@ def chosen(only: str | None, table: str | None) -> list[Claim]:
     if only and table:
         raise MetastepError("--only and --table: which of them? Leave one out.")
     if table and table not in TABLES:
-        raise MetastepError(f"--table {table}: there is no such table. Choose of {', '.join(TABLES)}.")
+        raise MetastepError(f"--table {table}: there is no such table. Choose one of {', '.join(TABLES)}.")
     if not only:
         return [claim for claim in REGISTER.values() if table in (None, claim.table)]
     ids = [id.strip() for id in only.split(",")]
