@@ -32,7 +32,7 @@ from metastep.bench.plan import planned
 from metastep.bench.results import Row, about_case, write
 from metastep.bench.running import Conditions
 from metastep.commands import refusals
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
 
 ONE = Grid((STANDARD,), ("maml",), (STANDARD_STEPS,))
 SOME = replace(ONE, methods=("maml", "multi_step4", "first_order"))
@@ -122,7 +122,7 @@ def all_of(rows_of: RowsOf, case: Case, place: torch.device) -> Iterable[Row]:
     except MetastepError:
         raise
     except Exception as error:
-        yield about_case(case) | {"note": f"{type(error).__name__}: {error}".splitlines()[0]}
+        yield about_case(case) | {"note": f"{type(error).__name__}: {first_line(error)}"}
 
 
 def told(row: Row) -> str:
