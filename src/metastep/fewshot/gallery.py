@@ -17,6 +17,7 @@ from metastep.data.contact import (
     TILE,
     font,
     put_tile,
+    readable,
     wrapped,
     write,
 )
@@ -111,7 +112,3 @@ def under(prediction: Prediction) -> str:
 def counted(shots: int, shown: int) -> str:
     number = "1 shot" if shots == 1 else f"{shots:,} shots"
     return number if shown == shots else f"{number}, {shown} shown"
-
-
-def readable(name: str) -> str:
-    return printable(name).replace("_", " ")
