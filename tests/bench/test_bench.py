@@ -231,7 +231,7 @@ def test_interrupted_what_is_done_is_kept(
         (("--steps", "0"), "--steps 0"),
         (("--precision", "fp8"), "--precision fp8"),
         (("--precision", "bf16", "--device", "cpu"), "only our kernels for GPUs multiply in it"),
-        (("--device", "tpu"), "--device tpu"),
+        (("--device", "tpu"), "'tpu' is not one of"),
         (("--data", "tests"), "no omniglot is there"),
         (("--data", "tests", "--settings", "miniimagenet-5w1s"), "no mini_imagenet is there"),
     ],

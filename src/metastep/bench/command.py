@@ -11,7 +11,7 @@ from metastep.bench.implementations import IMPLEMENTATIONS
 from metastep.bench.options import (
     Chosen,
     Data,
-    Device,
+    DeviceChoice,
     Tasks,
     Threads,
     about,
@@ -19,7 +19,6 @@ from metastep.bench.options import (
     grid_of,
     methods_option,
     out_option,
-    place_of,
     settings_option,
     typed,
     words,
@@ -30,6 +29,7 @@ from metastep.bench.session import finish, run
 from metastep.commands import refusals
 from metastep.errors import MetastepError
 from metastep.paths import VMAP_CHUNK
+from metastep.runs.device import device_for
 
 QUICK_IMPLEMENTATIONS = ("metastep", "hand-loop", "torch.func")
 ALL_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if not name.startswith("metastep-"))  # ours once
@@ -58,7 +58,7 @@ def bench(
         ),
     ] = None,
     precision: Chosen = None,
-    device: Device = "",
+    device: DeviceChoice = None,
     threads: Threads = 1,
     repeats: Annotated[int | None, typer.Option(min=1, help="Of each measurement.", show_default="5")] = None,
     out: Annotated[Path | None, out_option("bench")] = None,
@@ -74,7 +74,7 @@ def bench(
         if context.invoked_subcommand:
             refuse_flags(given, context.invoked_subcommand)
             return
-        place = place_of(device)
+        place = device_for(device or "auto")
         grid = grid_of(QUICK if quick else Grid(), given, place)
         names = with_precision(chosen_names(implementations, quick), grid.precision, bool(implementations))
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))

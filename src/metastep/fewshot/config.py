@@ -12,7 +12,7 @@ from metastep.data.episodes import Episodes, Rotations
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
 from metastep.nets import HeadInit
-from metastep.runs.device import Precision
+from metastep.runs.device import Device, Precision
 from metastep.runs.fields import all_options, refuse_unused, require, told
 from metastep.windows import window_lengths
 
@@ -177,7 +177,7 @@ class TrainConfig:
     checkpoint_every: int = told(500, "Iterations between two checkpoints.")
     log_every: int = told(10, "Iterations between two rows of metrics.")
     precision: Precision = told("float32", "Of the arithmetic; tf32 is a GPU's faster one, bf16 that of our kernels.")
-    device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
+    device: Device = told("auto", "auto takes a GPU where there is one.")
     threads: int = told(1, "CPU threads of each process; small nets gain more from processes, by torchrun.")
     chunk_size: int | None = told(
         None, "Tasks computed together; on a GPU all, on a CPU what its cache holds, if left out."

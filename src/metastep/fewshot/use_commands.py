@@ -26,7 +26,7 @@ from metastep.fewshot.learner import Learner
 from metastep.fewshot.preparing import Ink
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.shipped import find_learner
-from metastep.runs.device import Device, uses_gpu
+from metastep.runs.device import Device, device_for
 
 Checkpoint = Literal["best", "last", "untrained"]
 
@@ -143,11 +143,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
     if checkpoint == "untrained":
         learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
         learner.net.eval()  # as a learner that is loaded
-    return learner.to(usable(device))
-
-
-def usable(device: Device) -> str:
-    return "cuda" if uses_gpu(device) else "cpu"
+    return learner.to(device_for(device))
 
 
 def parsed_steps(text: str | None) -> int | tuple[int, ...] | None:

@@ -16,7 +16,7 @@ from metastep.reproduce.listing import listing
 from metastep.reproduce.planning import is_done, jobs_for
 from metastep.reproduce.register import REGISTER, TABLES
 from metastep.reproduce.session import Session, absence, absent_for_more
-from metastep.runs.device import uses_gpu
+from metastep.runs.device import Device, uses_gpu
 
 ON_GPU = 4  # runs at a time; on a CPU they would only take turns
 RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("results", "bench")
@@ -38,7 +38,7 @@ def reproduce(
     together: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Of new runs.")] = None,
+    device: Annotated[Device | None, typer.Option(help="Of new runs.")] = None,
     precision: Annotated[Literal["float32", "tf32", "float64"] | None, typer.Option(help="Of new runs.")] = None,
 ) -> None:
     """Run the paper's tables and figures from presets, and write one file for each claim.

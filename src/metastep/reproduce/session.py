@@ -15,13 +15,13 @@ from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
-from metastep.reproduce.kinds import Device, Kind, kind_of
+from metastep.reproduce.kinds import Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of, wanted_for
 from metastep.runs import Stop, stop_on_signals
 from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
-from metastep.runs.device import release
+from metastep.runs.device import Device, release
 from metastep.runs.together import Turns, together
 
 ABSENT, NOT_MADE = "is not at hand.", "Its runs were not made yet."

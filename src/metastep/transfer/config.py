@@ -12,6 +12,7 @@ from typing import Literal
 from metastep.data.augment import Augmentation
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
+from metastep.runs.device import Device
 from metastep.runs.fields import all_options, refuse_unused, require, told
 
 MethodName = Literal["transfer", "scratch", "fine_tuning"]
@@ -154,7 +155,7 @@ class TransferConfig:
         0, "Iterations between two looks at how the transfer gradient changes in a virtual step; 0 for none."
     )
     precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
-    device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
+    device: Device = told("auto", "auto takes a GPU where there is one.")
     compile: bool | None = told(
         None,
         "On a GPU, fuse the operators of an iteration, which takes minutes at first; on a CPU, do nothing twice, which "
