@@ -15,6 +15,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import resume, train
 from metastep.fewshot.use_commands import Checkpoint, open_learner
+from metastep.runs import Run
 from metastep.runs.asked_for import require_run_of
 
 LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
@@ -49,7 +50,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
     config = replace(config, outer=outer, validation=validation)
     with unless_stopped():
-        if (folder / "config.json").is_file():
+        if Run.is_there(folder):
             require_run_of(config, folder, "--out")
             resume(folder)
         else:

@@ -18,7 +18,7 @@ from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.kinds import Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of, wanted_for
-from metastep.runs import Stop, stop_on_signals
+from metastep.runs import Run, Stop, stop_on_signals
 from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
 from metastep.runs.device import Device, release
@@ -124,7 +124,7 @@ class Session:
         config = kind.configured(job.preset, job.seed, self.evidence.iterations, self.changes)
         data = self.evidence.data
         self.say(f"{folder}")
-        if not (folder / "config.json").is_file():
+        if not Run.is_there(folder):
             yield from kind.train(config, folder, data, self.showing(f"reading {config.data.name}"))
         else:
             require_run_of(config, folder, "--runs")

@@ -46,7 +46,7 @@ def configured(config: TransferConfig, out: Path, epochs: int | None, seed: int)
 
 def finished(folder: Path, config: TransferConfig) -> Trained:
     """A run that is there already goes on, or is done; one of something else is refused"""
-    there = (folder / "config.json").is_file()
+    there = Run.is_there(folder)
     if there:
         require_run_of(config, folder, "--out")
     reading = progress_bar(f"reading {config.data.name}")
