@@ -25,7 +25,7 @@ from benchmarks import results
 from metastep.bench.cases import TRANSFERS, Transfer
 from metastep.bench.transfer import RATE, nets, pictures
 from metastep.commands import unless_stopped
-from metastep.compiling import Compiled, Step
+from metastep.compiler.compiling import Compiled, Step
 from metastep.curvature import exact
 from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.compiler.side_by_side import teach_inductor
+from metastep.compiler.simplifying import merge_equal, simplified
+from metastep.compiler.unpooling import max_pool2d_with_indices_backward
 from metastep.errors import first_line
 from metastep.noise import recorded
-from metastep.side_by_side import teach_inductor
-from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
-from metastep.unpooling import max_pool2d_with_indices_backward
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
