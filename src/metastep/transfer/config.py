@@ -92,7 +92,7 @@ class MethodConfig:
     outer: Literal["accuracy", "total"] | None = told(
         None, "What θ is judged by: the loss on labels, or first-order's surrogate, all of the loss."
     )
-    transfer_rate: float | None = told(None, "The virtual transfer steps' rate is the real one times this; 1.")
+    transfer_rate: float | None = told(None, "Multiplies the rate of the virtual transfer steps; 1 if left out.")
     pairs: str | None = told(
         None, "Source and target layers: all-to-all (if left out), one-to-one, or a list such as 0-1,2-2."
     )
