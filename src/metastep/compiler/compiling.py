@@ -39,8 +39,8 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
     teach_inductor()
     fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
-    # A BatchNorm's output has five arguments. With 4, the default, it is kept in memory for its readers; it is no more
-    # to make it again of its input, which most of them read too.
+    # A BatchNorm's output reads five tensors. At inductor's default threshold of 4 it would be stored for its readers;
+    # recomputing it costs no more, since most of them read its input anyway.
     options = {"triton.cudagraphs": False, "realize_reads_threshold": 8}
     return compile(graph, shapes, options=options)  # type: ignore[no-any-return]
 

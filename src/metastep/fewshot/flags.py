@@ -19,6 +19,6 @@ FLAGS = Flags(
 
 
 def with_flags(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
-    """`config` with the flags that were given; who trains on the validation classes too does not validate with them"""
+    """`config` with the flags that were given; training on the validation classes too turns validation off"""
     implied = {"validation_every": 0} if given.get("split") == "trainval" else {}
     return FLAGS.applied(config, {**implied, **given})

@@ -1,4 +1,4 @@
-"""A run is a folder: its configuration, its metrics, its last and its best checkpoint, and a lock for who writes."""
+"""A run is a folder: its configuration, its metrics, its last and its best checkpoint, and a lock for the writer."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -209,9 +209,10 @@ class TransferConfig:
 
     @property
     def essential(self) -> "TransferConfig":
-        """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at,
+        """Without what does not make it another run.
 
-        where the data and the file of weights lie, and of scratch all that there is no source for.
+        That is where and how precisely it is computed, how often it is looked at, and where the data and the file of
+        weights lie; for scratch, also its source, which it does not use.
         """
         shared = self.shared
         defaults = TransferConfig(method=MethodConfig("scratch"))

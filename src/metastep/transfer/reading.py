@@ -18,9 +18,10 @@ def read_data(config: TransferConfig, root: Path | None, progress: Progress = si
 
 
 def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
-    """Users' own folders as they are now; what is in the source's is remembered by the run that trains it
+    """`config` with the places of the user's own folders and files, and what the target's folder holds now.
 
-    A file of weights in its place, too, unless it is one of the data directory, which may be elsewhere for others.
+    What the source's folder holds is remembered by the run that trains the source. Weights
+    that are named below the data directory keep that name: for others, the directory may be elsewhere.
     """
     data, source = config.data, config.source
     if is_own(data.name, root):
