@@ -23,8 +23,8 @@ LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w
 
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for the two runs and the report.")] = Path("demo"),
-    iterations: Annotated[int, typer.Option(min=1, help="Of meta-training, for each learner.")] = 300,
-    episodes: Annotated[int, typer.Option(min=2, help="To judge each learner by.")] = 600,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations of meta-training, for each learner.")] = 300,
+    episodes: Annotated[int, typer.Option(min=2, help="Episodes to judge each learner by.")] = 600,
 ) -> None:
     """Meta-train two few-shot learners on glyphs, judge them beside an untrained one, and write a report."""
     from metastep.report import write_report  # only here: matplotlib takes a second to import

@@ -45,10 +45,12 @@ def bench(
     settings: Annotated[str | None, settings_option("the paper's")] = None,
     methods: Annotated[str | None, methods_option("all")] = None,
     steps: Annotated[str | None, typer.Option(help="Inner steps.", show_default="1 to 8, 16, 32, 64")] = None,
-    alternative_steps: Annotated[str | None, typer.Option(help="Of all but metastep.", show_default="8")] = None,
+    alternative_steps: Annotated[
+        str | None, typer.Option(help="Inner steps of the alternatives.", show_default="8")
+    ] = None,
     transfer_steps: Annotated[str | None, typer.Option(help="Virtual steps T.", show_default="2")] = None,
     implementations: Annotated[
-        str | None, typer.Option(help=f"Of {', '.join(IMPLEMENTATIONS)}.", show_default="all that are installed")
+        str | None, typer.Option(help=f"Some of {', '.join(IMPLEMENTATIONS)}.", show_default="all that are installed")
     ] = None,
     tasks: Tasks = None,
     chunk: Annotated[
@@ -60,7 +62,9 @@ def bench(
     precision: Chosen = None,
     device: DeviceChoice = None,
     threads: Threads = 1,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Of each measurement.", show_default="5")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="How often each measurement is repeated.", show_default="5")
+    ] = None,
     out: Annotated[Path | None, out_option("bench")] = None,
     data: Data = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few tasks, three methods: two minutes on two cores.")] = False,

@@ -19,19 +19,22 @@ from metastep.runs.device import Device, device_name
 ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
 NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")
 
-Tasks = Annotated[str | None, typer.Option(help="In an iteration.", show_default="the setting's")]
-Chosen = Annotated[str | None, typer.Option(help="fp32, tf32, or bf16 of our kernels.", show_default="tf32 on a GPU")]
+Tasks = Annotated[str | None, typer.Option(help="Tasks in a meta-iteration.", show_default="the setting's")]
+Chosen = Annotated[
+    str | None,
+    typer.Option(help="fp32, tf32 or fp64; bf16 where metastep has kernels for it.", show_default="tf32 on a GPU"),
+]
 DeviceChoice = Annotated[Device | None, typer.Option(help="Where to measure.", show_default="a GPU if there is one")]
-Threads = Annotated[int, typer.Option(min=1, help="On a CPU.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Data = Annotated[Path | None, typer.Option(help="A data directory with the setting's pictures.", show_default="noise")]
 
 
 def settings_option(default: str) -> Any:
-    return typer.Option(help=f"Of {', '.join(ALL_SETTINGS)}.", show_default=default)
+    return typer.Option(help=f"Some of {', '.join(ALL_SETTINGS)}.", show_default=default)
 
 
 def methods_option(default: str) -> Any:
-    return typer.Option(help=f"Of {', '.join(ALL_METHODS)}.", show_default=default)
+    return typer.Option(help=f"Some of {', '.join(ALL_METHODS)}.", show_default=default)
 
 
 def out_option(what: str) -> Any:

@@ -85,7 +85,7 @@ def precision(
     methods: Annotated[str, methods_option(", ".join(SMOOTH.methods or ()))] = "",
     steps: Steps = "",
     tasks: Tasks = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many meta-batches.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How many meta-batches are compared.")] = 3,
     device: DeviceChoice = None,
     threads: Threads = 1,
     out: Annotated[Path | None, out_option("precision")] = None,

@@ -70,7 +70,7 @@ def list_data_sets(data: Data = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be had from anywhere.")],
+    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be downloaded freely.")],
     data: Data = None,
 ) -> None:
     """Download a data set into the data directory, checked before it is put in place."""
@@ -93,8 +93,8 @@ def show(
     ways: Ways = 5,
     shots: Shots = 1,
     queries: Queries = 5,
-    episodes: Annotated[int, _at_least_one("How many to show.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other episodes.")] = 0,
+    episodes: Annotated[int, _at_least_one("Episodes to show.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     split: Annotated[
         str | None,
         typer.Option(help="train, val, trainval, test or all.", show_default="all of a folder, train of the others"),
