@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.commands import progress_bar, refusals, unless_stopped
+from metastep.errors import how_many
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.presets import PRESETS
@@ -33,7 +34,9 @@ def demo(
     with refusals():
         runs = {name: out / preset for name, preset in LEARNERS.items()}
         for name, folder in runs.items():
-            console.print(f"[bold]{name}[/]: {iterations} iterations of meta-training, 5-way 1-shot, on train scripts")
+            console.print(
+                f"[bold]{name}[/]: {how_many(iterations, 'iteration')} of meta-training, 5-way 1-shot, on train scripts"
+            )
             _train(folder, LEARNERS[name], iterations)
         results = {"untrained": _judge(runs["Multi-step(4)"], "untrained", episodes)}
         results |= {name: _judge(folder, "best", episodes) for name, folder in runs.items()}

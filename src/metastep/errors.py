@@ -24,6 +24,11 @@ def did_you_mean(name: str, among: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def how_many(number: int, thing: str, things: str = "") -> str:
+    """1 shot, 5 shots; `things` where the plural is more than an s"""
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
+
+
 def first_line(error: Exception) -> str:
     """What others raised, cut to fit into a line of ours"""
     return str(error).strip().split("\n")[0]

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from metastep.data.episodes import Episodes
 from metastep.dynamics import SGD
-from metastep.errors import MetastepError, did_you_mean, require_positive
+from metastep.errors import MetastepError, did_you_mean, how_many, require_positive
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.presets import OPTIMIZERS, PRESETS
 
@@ -122,7 +122,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        return f"{self.setting}, {self.steps} steps, {self.method_label}, {self.implementation}"
+        return f"{self.setting}, {how_many(self.steps, 'step')}, {self.method_label}, {self.implementation}"
 
     @property
     def method_label(self) -> str:

@@ -13,7 +13,7 @@ import typer
 from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from metastep.bench.results import provenance
 from metastep.data.catalog import find
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.runs.device import Device, device_name
 
 ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
@@ -96,7 +96,7 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     flags = ([f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in shown.items())
     command = shlex.join(["metastep", *name.split(), *(word for flag in flags for word in flag)])
     threads = given["threads"]
-    suffix = "" if place.type == "cuda" else f", {threads} thread{'s' if threads > 1 else ''}"
+    suffix = "" if place.type == "cuda" else f", {how_many(threads, 'thread')}"
     kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
     return provenance(command, device_name(place) + suffix, (*packages, *kernels))
 

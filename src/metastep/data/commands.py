@@ -30,6 +30,7 @@ from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only
 from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
 from metastep.data.serving import Served, served_by
+from metastep.errors import how_many
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -110,7 +111,8 @@ def show(
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
         save_picture(sheet, path)
-        typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
+        classes = how_many(len(images.names), "class", "classes")
+        typer.echo(f"{printable(path)}: {how_many(episodes, 'episode')} out of {classes}")
 
 
 @app.command()
@@ -136,7 +138,7 @@ def check(
         if findings:
             _print_findings(findings, folder)
         if served:
-            _print_served(served, f"{ways}-way {shots}-shot with {queries} queries?")
+            _print_served(served, f"{ways}-way {shots}-shot with {how_many(queries, 'query', 'queries')}?")
         if findings or any(each.shortage for each in served):
             raise typer.Exit(1)
         purpose = "" if served else " for transfer; its own train/ and test/ share their classes, and serve no episodes"
@@ -164,8 +166,7 @@ def _print_findings(findings: list[Finding], folder: Path) -> None:
         table.add_row(Text(finding.kind, "bold"), Text(where), Text(finding.reason))
     console = Console()
     console.print(table)
-    number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
-    console.print(Text(f"{number} in {printable(folder)}"))
+    console.print(Text(f"{how_many(len(findings), 'finding')} in {printable(folder)}"))
 
 
 def _print_served(served: list[Served], question: str) -> None:

@@ -11,6 +11,7 @@ from metastep.data.images import ImageSet, stack_classes
 from metastep.data.pictures import read_picture
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import Split, sizes_from_fractions, split_classes
+from metastep.errors import how_many
 
 _ADVICE = "`metastep data check` lists everything that is wrong with a folder"
 FRACTIONS = (0.64, 0.16, 0.20)  # of the classes for training, validation and testing
@@ -32,7 +33,7 @@ def load_folder(
     classes = class_files(path)
     names = classes_of(list(classes), split)
     if not names:
-        reason = f"has {len(classes)} classes, which leaves none for {split!r}"
+        reason = f"has {how_many(len(classes), 'class', 'classes')}, which leaves none for {split!r}"
         raise problem(path, reason, "Add classes, or use the split 'all'")
     files = [classes[name] for name in names]
     total, done = sum(map(len, files)), 0

@@ -16,6 +16,7 @@ from metastep.data.images import ImageSet, Pixels
 from metastep.data.pictures import open_picture
 from metastep.data.progress import Progress, counted, silent
 from metastep.data.splits import Sizes, Split, split_classes
+from metastep.errors import how_many
 
 SIDE, DRAWINGS = 105, 20
 SIZE = 28  # of the pictures that are learned from
@@ -105,7 +106,7 @@ def _packed(parts: tuple[Path, ...], progress: Progress) -> Arrays:
     names = sorted(drawings)
     for alphabet, character in names:
         if (count := len(drawings[alphabet, character])) != DRAWINGS:
-            reason = f"{alphabet}/{character} has {count} drawings instead of {DRAWINGS}"
+            reason = f"{alphabet}/{character} has {how_many(count, 'drawing')} instead of {DRAWINGS}"
             raise problem(parts[0].parent, reason, "Get both official archives again")
     bits = [drawings[name][drawer] for name in names for drawer in sorted(drawings[name])]
     return {

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from metastep.errors import how_many
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim
 from metastep.reproduce.evidence import Evidence
@@ -57,7 +58,8 @@ def state_of(claim: Claim, content: Content | None, evidence: Evidence, seeds: i
     if files.is_judged(content):
         assert content is not None
         wanted = seeds or seeds_of(claim.presets[0])
-        return f"done with {len(content['seeds'])} of {wanted} seeds, {content['iterations']:,} iterations"
+        made = f"{len(content['seeds'])} of {how_many(wanted, 'seed')}, {how_many(content['iterations'], 'iteration')}"
+        return f"done with {made}"
     if absent := absence(claim, evidence):
         return f"needs data: {absent}"
     return "open"

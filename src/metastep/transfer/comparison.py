@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.commands import progress_bar, unless_stopped
+from metastep.errors import how_many
 from metastep.runs import Run, read_metrics
 from metastep.runs.asked_for import require_run_of
 from metastep.transfer.config import SourceConfig, TransferConfig
@@ -26,13 +27,13 @@ def compare_methods(out: Path, epochs: int | None, seed: int) -> None:
     console = Console()
     configs = {name: configured(PRESETS[preset], out, epochs, seed) for name, preset in METHODS.items()}
     first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
-    console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {first.epochs} epochs")
+    console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {how_many(first.epochs, 'epoch')}")
     source = finished(out / "source", first)
     console.print(f"it names {source.test:.1%} of its test pictures")
     results = {}
     for name, config in configs.items():
-        few = f"{config.data.per_class} labelled pictures of each class"
-        console.print(f"[bold]{name}[/]: {config.target.net} learns {config.data.name}, {few}, {config.epochs} epochs")
+        few, length = f"{config.data.per_class} labelled pictures of each class", how_many(config.epochs, "epoch")
+        console.print(f"[bold]{name}[/]: {config.target.net} learns {config.data.name}, {few}, {length}")
         results[name] = finished(out / folder_name(name), config)
     console.print(comparison_table(results, configs))
     write_pages(out, console)

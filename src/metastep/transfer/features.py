@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from metastep.errors import MetastepError, did_you_mean
+from metastep.errors import MetastepError, did_you_mean, how_many
 from metastep.modules import apply, evaluation_mode
 from metastep.transfer.normalising import normalised
 from metastep.trees import Tree, map_tree
@@ -104,7 +104,7 @@ def _shape(name: str, feature: object, batch: int) -> tuple[int, int, int]:
     if not isinstance(feature, Tensor) or feature.dim() != 4 or len(feature) != batch:
         got = tuple(feature.shape) if isinstance(feature, Tensor) else type(feature).__name__
         raise MetastepError(
-            f"layer {name!r} gives {got} for a batch of {batch} pictures; a feature to transfer must be "
+            f"layer {name!r} gives {got} for a batch of {how_many(batch, 'picture')}; a feature to transfer must be "
             "(batch, channels, height, width). Name a convolutional layer or block."
         )
     channels, height, width = feature.shape[1:]
