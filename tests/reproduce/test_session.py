@@ -262,6 +262,7 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
     assert claim("X5")["note"] == "cub200 is not at hand."
     assert claim("X2")["verdict"] == "not run"
     assert claim("X16")["verdict"] == "reproduced"
+    assert "X16: b̃₄: -1.88" in done.output
     assert claim("T4.29")["verdict"] == "short"
     assert len(list(Path("results/claims").glob("*.json"))) == 113
     assert "not run because literature number" in row("T4.1")

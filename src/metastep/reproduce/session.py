@@ -76,7 +76,7 @@ class Session:
     def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
         content = files.content_of(claim, finding, stands_in)
         if files.write(self.out, content):
-            shown = f"{content['value']} against {claim.paper}, " if files.is_judged(content) else ""
+            shown = f"{files.shown_value(content)} against {claim.paper}, " if files.is_judged(content) else ""
             self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
 
     def run(self, claims: Sequence[Claim], jobs: Sequence[Job], budget: float | None) -> bool:
