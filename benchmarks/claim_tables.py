@@ -5,11 +5,12 @@ from pathlib import Path
 
 from benchmarks import results, training
 from metastep.reproduce import keeping, page
-from metastep.reproduce.costs import Epochs, bench_files, epochs, more_steps, time_by_steps
 from metastep.reproduce.evidence import Evidence
+from metastep.reproduce.fewshot_costs import bench_files, more_steps
 from metastep.reproduce.figures import ABLATIONS, draw_ablations, draw_costs, draw_epochs, draw_gradient_differences
 from metastep.reproduce.outcomes import Outcome
 from metastep.reproduce.register import REGISTER
+from metastep.reproduce.transfer_costs import Epochs, epochs, time_by_steps
 from metastep.transfer import presets
 
 CLAIMS, DOCS = results.ROOT / "results" / "claims", results.ROOT / "docs"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from metastep.bench import results as files
-from metastep.runs.device import device_name
+from metastep.runs.device import device_for, device_name
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "bench"
@@ -31,7 +31,7 @@ def _device() -> str:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_for("auto")
     return files.provenance(command, device_name(device)) | {"threads": torch.get_num_threads()}
 
 

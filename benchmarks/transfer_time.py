@@ -25,11 +25,12 @@ from benchmarks import results
 from metastep.bench.cases import TRANSFERS, Transfer
 from metastep.bench.transfer import RATE, nets, pictures
 from metastep.commands import unless_stopped
-from metastep.compiling import Compiled, Step
+from metastep.compiler.compiling import Compiled, Step
 from metastep.curvature import exact
 from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
+from metastep.runs.device import device_for
 from metastep.transfer import lookahead, presets
 from metastep.transfer.building import laid_out, layout_on, method_of
 from metastep.transfer.iteration import initial_state, iteration
@@ -148,7 +149,7 @@ def main() -> None:
     parser.add_argument("--name", default="transfer-time", help="of the file: results/bench/DEVICE-NAME.json")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_for("auto")
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     precision = "tf32" if device.type == "cuda" else "float32"

@@ -64,7 +64,7 @@ def usual_precision() -> Literal["tf32", "float32"]:
 def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[str]:
     """A trial"""
     try:
-        if not (folder / "config.json").is_file():
+        if not Run.is_there(folder):
             yield from kind.train(config, folder, data, QUIETLY)
             return ""
         require_run_of(config, folder, "--runs")

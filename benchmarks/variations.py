@@ -32,7 +32,7 @@ from metastep.commands import UNFINISHED
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.kinds import kind_of
-from metastep.runs import from_plain, to_plain
+from metastep.runs import Run, from_plain, to_plain
 from metastep.runs.together import Turns
 from metastep.transfer.config import TransferConfig
 
@@ -111,7 +111,7 @@ def main() -> None:
     ended = trials.complete(
         {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
     )
-    begun = [one for name, one in asked.items() if (folder(name) / "config.json").is_file()]
+    begun = [one for name, one in asked.items() if Run.is_there(folder(name))]
     rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
     names = ("presets", "base", "vary", "iterations", "looks", "episodes")
     trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)

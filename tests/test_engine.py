@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metastep.compiling import Step
+from metastep.compiler.compiling import Step
 from metastep.engine import Captured, Record, Unit, recorded_by_cuda, unit
 
 

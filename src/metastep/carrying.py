@@ -15,9 +15,10 @@ from metastep.windows import Problem
 
 @dataclass(frozen=True)
 class Continued:
-    """Adam that goes on. Its memory also holds β₂ᵗ, what its moments lack of a mean: of several, that can be averaged
+    """Adam whose memory carries over from task to task.
 
-    as the moments are, and a count of steps could not. Its rates must not look at the step.
+    Beside the moments it keeps β₂ᵗ, their bias correction: unlike a count of steps, it can be averaged over tasks. Its
+    rates must not depend on the step.
     """
 
     inner: Adam

@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.commands import progress_bar, refusals, unless_stopped
+from metastep.errors import how_many
 from metastep.fewshot import scores
 from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import resume, train
 from metastep.fewshot.use_commands import Checkpoint, open_learner
+from metastep.runs import Run
 from metastep.runs.asked_for import require_run_of
 
 LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
@@ -22,8 +24,8 @@ LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w
 
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for the two runs and the report.")] = Path("demo"),
-    iterations: Annotated[int, typer.Option(min=1, help="Of meta-training, for each learner.")] = 300,
-    episodes: Annotated[int, typer.Option(min=2, help="To judge each learner by.")] = 600,
+    iterations: Annotated[int, typer.Option(min=1, help="Iterations of meta-training, for each learner.")] = 300,
+    episodes: Annotated[int, typer.Option(min=2, help="Episodes to judge each learner by.")] = 600,
 ) -> None:
     """Meta-train two few-shot learners on glyphs, judge them beside an untrained one, and write a report."""
     from metastep.report import write_report  # only here: matplotlib takes a second to import
@@ -32,7 +34,9 @@ def demo(
     with refusals():
         runs = {name: out / preset for name, preset in LEARNERS.items()}
         for name, folder in runs.items():
-            console.print(f"[bold]{name}[/]: {iterations} iterations of meta-training, 5-way 1-shot, on train scripts")
+            console.print(
+                f"[bold]{name}[/]: {how_many(iterations, 'iteration')} of meta-training, 5-way 1-shot, on train scripts"
+            )
             _train(folder, LEARNERS[name], iterations)
         results = {"untrained": _judge(runs["Multi-step(4)"], "untrained", episodes)}
         results |= {name: _judge(folder, "best", episodes) for name, folder in runs.items()}
@@ -49,7 +53,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
     outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
     config = replace(config, outer=outer, validation=validation)
     with unless_stopped():
-        if (folder / "config.json").is_file():
+        if Run.is_there(folder):
             require_run_of(config, folder, "--out")
             resume(folder)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.compiling import Compiled, Step, as_traced
+from metastep.compiler.compiling import Compiled, Step, as_traced
 from metastep.errors import first_line
 from metastep.noise import generators, set_generators
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from metastep.dynamics import SGD, Adam, RMSprop, State
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.trees import require_same
 
 Named = Mapping[str, Tensor]
@@ -60,8 +60,8 @@ def _state(optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSpr
     if len(set(steps.values())) > 1:
         fewest, most = min(steps, key=lambda n: steps[n]), max(steps, key=lambda n: steps[n])
         raise MetastepError(
-            f"'{fewest}' has taken {steps[fewest]} steps and '{most}' {steps[most]}, but there is one step count. "
-            "Missing gradients must be zeros, not None: fill them before step()."
+            f"'{fewest}' has taken {how_many(steps[fewest], 'step')} and '{most}' {steps[most]}, but there is one step "
+            "count. Missing gradients must be zeros, not None: fill them before step()."
         )
     params = {name: p.detach().clone() for name, p in parameters.items()}
     fresh = dynamics.init(params)

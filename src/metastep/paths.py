@@ -233,7 +233,7 @@ def in_one_pass(dynamics: Dynamics) -> Dynamics:
     if not all(is_number(rate) for rate in _rates(dynamics)):
         return dynamics
     if type(dynamics) is SGD and dynamics.momentum:
-        from metastep.fused.dynamics import FusedSGD  # only here: Triton is for GPUs
+        from metastep.fused.sgd import FusedSGD  # only here: Triton is for GPUs
 
         return FusedSGD(**vars(dynamics))
     if type(dynamics) is Adam and (dynamics.decoupled_weight_decay or not dynamics.weight_decay):

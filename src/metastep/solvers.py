@@ -14,10 +14,7 @@ Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x wi
 
 @dataclass(frozen=True)
 class ConjugateGradient:
-    """Stops where nothing is left that the numbers can tell: rounding would be divided by rounding;
-
-    and where H bends down along the way: what it stands for has no minimum there, and a step would be backwards.
-    """
+    """Stops when the residual is at rounding level, or when pᵀHp ≤ 0: the quadratic has no minimum along p."""
 
     steps: int
     dot: Callable[[Tree, Tree], Tensor] = dot  # of several systems in one tree, a column with one number for each

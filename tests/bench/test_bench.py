@@ -224,14 +224,14 @@ def test_interrupted_what_is_done_is_kept(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--settings", "omniglot-5w1"), "did you mean 'omniglot-5w1s'"),
-        (("--methods", "mamml"), "did you mean 'maml'"),
-        (("--implementations", "metastop"), "did you mean 'metastep'"),
+        (("--settings", "omniglot-5w1"), "Did you mean 'omniglot-5w1s'"),
+        (("--methods", "mamml"), "Did you mean 'maml'"),
+        (("--implementations", "metastop"), "Did you mean 'metastep'"),
         (("--steps", "1,two"), "--steps 1,two"),
         (("--steps", "0"), "--steps 0"),
         (("--precision", "fp8"), "--precision fp8"),
         (("--precision", "bf16", "--device", "cpu"), "only our kernels for GPUs multiply in it"),
-        (("--device", "tpu"), "--device tpu"),
+        (("--device", "tpu"), "'tpu' is not one of"),
         (("--data", "tests"), "no omniglot is there"),
         (("--data", "tests", "--settings", "miniimagenet-5w1s"), "no mini_imagenet is there"),
     ],

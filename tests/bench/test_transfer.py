@@ -16,7 +16,7 @@ from metastep.bench.measure import measure
 from metastep.bench.plan import planned
 from metastep.bench.transfer import Nets, config_of
 from metastep.errors import MetastepError
-from metastep.reproduce import costs
+from metastep.reproduce import transfer_costs
 from metastep.transfer.building import method_of
 from metastep.transfer.config import DataConfig, SourceConfig, TargetConfig
 from metastep.transfer.iteration import initial_state, looks, real_step
@@ -109,7 +109,7 @@ def test_iterations_are_timed_and_told(pair: bool, root: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "argv", ["transfer_time", *asked])
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # of this process, for good
     transfer_time.main()
-    pairs, content = costs.pairs_in(root / "results" / "bench" / "cpu-transfer-time.json")
+    pairs, content = transfer_costs.pairs_in(root / "results" / "bench" / "cpu-transfer-time.json")
     assert [row["tasks"] for row in pairs["small"]] == [2, 2]
     assert len(content["command"].split("--pair")) == 1 + pair
     assert len(results.read("bench/cpu-transfer-time")["rows"]) == (2 if pair else 13)

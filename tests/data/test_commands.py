@@ -95,7 +95,7 @@ def test_show_of_a_folder_shows_all_of_it(tmp_path: Path, elsewhere: Path) -> No
     write_classes(tmp_path / "photos [red]", {"a": 4, "b": 3})
     for name in (tmp_path / "photos [red]", f"folder:{tmp_path}/photos [red]"):
         result = run("show", name, "--ways", 2, "--queries", 2, "--episodes", 1)
-        assert result.stdout == "photos [red]-all.png: 1 episodes out of 2 classes\n"
+        assert result.stdout == "photos [red]-all.png: 1 episode out of 2 classes\n"
     assert [path.name for path in elsewhere.iterdir()] == ["photos [red]-all.png"]
 
 
@@ -142,7 +142,7 @@ def test_check_says_which_splits_cannot_serve(tmp_path: Path) -> None:
     result = run("check", folder, "--ways", 3, "--queries", 2)
     assert result.exit_code == 1
     rows = {split: answer for split, _, _, answer in cells(result)[1:]}
-    assert "1 shots and 2 queries need 3 images of each class, but 6 of 8 classes have fewer: " in rows["train"]
+    assert "1 shot and 2 queries need 3 images of each class, but of 8 classes 6 have fewer: " in rows["train"]
     assert set(re.findall(r"(\w) \(2\)", rows["train"])) == set(sorted(train)[:6])  # all of them, to be put right
     assert rows["test"] == f"3-way episodes need 3 classes, but there are {len(test)}. Lower ways, or add classes."
     assert run("check", folder, "--ways", 2, "--queries", 1).exit_code == 0
@@ -208,7 +208,7 @@ def test_a_folder_can_be_named_in_many_ways(command: str, tmp_path: Path, monkey
 
 def test_labelled_data_can_be_shown_and_checked(elsewhere: Path) -> None:
     result = run("show", "digits", "--split", "test", "--episodes", 1)
-    assert (result.stdout, result.stderr) == ("digits-test.png: 1 episodes out of 10 classes\n", "")
+    assert (result.stdout, result.stderr) == ("digits-test.png: 1 episode out of 10 classes\n", "")
     assert format_of(elsewhere / "digits-test.png") == "PNG"
     result = run("check", "digits")
     rule = "validation: 20 of each class, drawn with seed 0"

@@ -321,7 +321,7 @@ def test_too_few_classes_or_images(episodes, message):
 
 
 def test_small_classes_are_named():
-    message = r"1 of 2 classes have fewer: lynx \(3\)\. Lower shots or queries, or add images"
+    message = r"of 2 classes 1 has fewer: lynx \(3\)\. Lower shots or queries, or add images"
     with pytest.raises(MetastepError, match=message):
         real_counts([9, 3], Episodes(2, 1, 3), "cpu", names=["cat", "lynx"])
     with pytest.raises(MetastepError, match=r"class 1 \(3\)"):

@@ -48,11 +48,11 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--preset", "tinny"], "there is no preset 'tinny'. Did you mean tiny?"),
+        (["--preset", "tinny"], "there is no preset 'tinny'. Did you mean 'tiny'?"),
         (["--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
         (["--preset", "tiny", "--method", "maml", "--window", "2"], "--window = 2 is no option of maml"),
         (["--preset", "tiny", "--method", "anything"], "Invalid value for '--method'"),
-        (["--preset", "tiny", "--net", "conv5"], "there is no net 'conv5', did you mean 'conv4'?"),
+        (["--preset", "tiny", "--net", "conv5"], "there is no net 'conv5'. Did you mean 'conv4'?"),
         (["--preset", "tiny", "--net", "nowhere.to:Find"], "there is no module 'nowhere'"),
         (["--preset", "tiny", "--net", "tests.fewshot.helpers:Flat", "--filters", "3"], "could not be built"),
         (["--preset", "tiny", "--net", "tests.fewshot.helpers:narrow"], "of 1×16×16: mat1 and mat2 shapes cannot be"),

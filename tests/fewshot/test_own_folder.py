@@ -106,7 +106,7 @@ def test_a_folder_that_was_moved_is_named_anew(mine: Path, tmp_path: Path) -> No
     assert data_of(mine) == before
     once = evaluated(mine, "--dataset", "folder:../pictures")
     refused = run("train", "--resume", mine, "--dataset", "folder:../pictures", "--iterations", 1)
-    check_refused(refused, "has made 1 iterations")
+    check_refused(refused, "has made 1 iteration,")
     assert data_of(mine) == before  # a run that cannot go on is left as it was
     again = run("train", "--resume", mine, "--dataset", "folder:../pictures")
     assert again.exit_code == 0, again.output

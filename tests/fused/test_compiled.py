@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compiled
 from triton.language import constexpr
 
-from metastep.fused import adam, adding, dynamics, launch
+from metastep.fused import adam, adding, launch, sgd
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that one program may have there
@@ -66,7 +66,7 @@ def is_aligned(kind: str, value: Any) -> bool:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, Compiled]:
     """All of them, by name"""
     found = {}
-    for module in (launch, adding, adam, dynamics):
+    for module in (launch, adding, adam, sgd):
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             found[name] = Compiled(getattr(module, name))
             monkeypatch.setattr(module, name, found[name])

@@ -163,7 +163,7 @@ def require_added() -> None:
 
 def require_fused_sgd() -> None:
     from metastep import SGD, State
-    from metastep.fused.dynamics import FusedSGD
+    from metastep.fused.sgd import FusedSGD
 
     for options in ({}, {"nesterov": True}, {"weight_decay": 0.1}):
         plain, fused = SGD(0.1, 0.9, **options), FusedSGD(0.1, 0.9, **options)

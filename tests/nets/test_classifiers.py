@@ -161,7 +161,7 @@ def test_weights_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 
 def test_a_name_that_does_not_exist() -> None:
-    with pytest.raises(MetastepError, match="did you mean 'resnet32'"):
+    with pytest.raises(MetastepError, match="Did you mean 'resnet32'"):
         load_net("resnet_32", CLASSIFIERS)
 
 

@@ -185,7 +185,7 @@ def test_an_unknown_name_imports_nothing_and_suggests(monkeypatch):
     with pytest.raises(MetastepError, match=r"there is no net 'this'\. Choose one of conv4"):
         load_net("this")
     assert "this" not in sys.modules
-    with pytest.raises(MetastepError, match="did you mean 'finn_omniglot'"):
+    with pytest.raises(MetastepError, match="Did you mean 'finn_omniglot'"):
         load_net("fin_omniglot")
 
 

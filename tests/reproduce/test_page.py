@@ -10,9 +10,9 @@ import pytest
 from benchmarks import claim_tables, results
 from benchmarks.tables import filled
 from metastep.reproduce import files, keeping, page
-from metastep.reproduce.costs import time_by_steps
 from metastep.reproduce.figures import draw_ablations, draw_costs, draw_gradient_differences
 from metastep.reproduce.register import REGISTER
+from metastep.reproduce.transfer_costs import time_by_steps
 from tests.reproduce.helpers import transfer
 from tests.reproduce.test_verdicts import MEMORY, TIMES, bench_file, bench_rows, transfer_row
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metastep.errors import MetastepError
-from metastep.reproduce import costs
+from metastep.reproduce import fewshot_costs, transfer_costs
 from metastep.reproduce.cells import Printed, few_shot_verdict, transfer_verdict
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.differences import Difference, over_seeds, paired
@@ -229,7 +229,7 @@ def test_epochs_of_all_targets_are_compared(slowest: float, verdict: str, tmp_pa
     found = judged("X14", evidence)
     assert (found.verdict, found.value) == (verdict, dict.fromkeys(TARGETS, 25.0) | {"dog": 100 - slowest})
     assert f"dog 16.9 and {slowest * 0.169:.1f}." in found.note  # ⌈10,800 / 64⌉ = 169 batches
-    drawn = costs.epochs(evidence)
+    drawn = transfer_costs.epochs(evidence)
     assert drawn is not None
     draw_epochs(drawn, tmp_path / "epochs.svg")
     assert "−25 %" in (tmp_path / "epochs.svg").read_text()
@@ -327,4 +327,4 @@ def test_x4_needs_all_three_statements(memory: Any, times: Any, tmp_path: Path) 
 
 def test_a_file_without_imaml_is_not_enough(tmp_path: Path) -> None:
     rows = [row for row in bench_rows(MEMORY, TIMES) if row["method"] != "imaml"]
-    assert costs.few_shot_rows(bench_file(tmp_path, "h200-bench.json", rows)) is None
+    assert fewshot_costs.few_shot_rows(bench_file(tmp_path, "h200-bench.json", rows)) is None

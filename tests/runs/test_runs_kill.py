@@ -63,7 +63,7 @@ import os, random, signal, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 import torch
-from metastep.runs import Metrics, Run, optimizer_tree, restore_optimizer, restore_rng, rng_tree
+from metastep.runs import Metrics, Run, optimizer_tree, restore_optimizer
 
 torch.set_num_threads(1)
 
@@ -82,7 +82,7 @@ def train(run):
             done, best = kept["step"], kept["best"]
             weight.data.copy_(kept["params"]["weight"])
             restore_optimizer(optimizer, kept["optimizer"])
-            restore_rng(kept["rng"])
+            torch.set_rng_state(kept["rng"])
         with Metrics(run.metrics_path, done if run.last.is_file() else None) as metrics:
             for step in range(done + 1, run.config(Settings).steps + 1):
                 optimizer.zero_grad()
@@ -93,8 +93,8 @@ def train(run):
                 if step % 4 == 0:
                     metrics.sync()
                     reached, best = loss.item() < best, min(best, loss.item())
-                    run.save({"params": {"weight": weight}, "optimizer": optimizer_tree(optimizer), "rng": rng_tree(),
-                              "step": step, "best": best}, best=reached)
+                    run.save({"params": {"weight": weight}, "optimizer": optimizer_tree(optimizer),
+                              "rng": torch.get_rng_state(), "step": step, "best": best}, best=reached)
 
 def contents(run):
     return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.name != ".lock"}

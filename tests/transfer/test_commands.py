@@ -85,7 +85,7 @@ def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--preset", "tinny"], "there is no preset 'tinny'. Did you mean tiny?"),
+        (["run", "--preset", "tinny"], "there is no preset 'tinny'. Did you mean 'tiny'?"),
         (["run", "--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
         (["run", "--preset", "alone", "--beta", "1"], "--beta = 1.0 is no option of scratch (it has none)"),
         (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),

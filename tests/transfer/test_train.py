@@ -250,7 +250,7 @@ def test_seeds_make_runs_and_nothing_else_does(source: Path, tmp_path: Path) -> 
         ({"target": TargetConfig(PUPIL, ("bodies",))}, "has no layer 'bodies'. Did you mean 'body'"),
         ({"method": MethodConfig("transfer", pairs="0-7")}, '"0-7" is not a pair'),
         ({"method": MethodConfig("fine_tuning")}, "Set target.net to it"),
-        ({"target": TargetConfig("vgg99", ("body",))}, "there is no net 'vgg99', did you mean 'vgg9'?"),
+        ({"target": TargetConfig("vgg99", ("body",))}, "there is no net 'vgg99'. Did you mean 'vgg9'?"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
     ],
 )

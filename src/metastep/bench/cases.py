@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from itertools import product
 from typing import Literal, TypeVar
 
 from metastep.data.episodes import Episodes
 from metastep.dynamics import SGD
-from metastep.errors import MetastepError, require_positive
+from metastep.errors import MetastepError, did_you_mean, how_many, require_positive
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.presets import OPTIMIZERS, PRESETS
 
@@ -123,7 +122,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        return f"{self.setting}, {self.steps} steps, {self.method_label}, {self.implementation}"
+        return f"{self.setting}, {how_many(self.steps, 'step')}, {self.method_label}, {self.implementation}"
 
     @property
     def method_label(self) -> str:
@@ -191,10 +190,7 @@ Value = TypeVar("Value")
 def chosen(name: str, among: Mapping[str, Value], what: str) -> Value:
     if name in among:
         return among[name]
-    near = get_close_matches(name, among, n=1)
-    raise MetastepError(
-        f"there is no {what} {name!r}{f', did you mean {near[0]!r}?' if near else '.'} Choose of {', '.join(among)}."
-    )
+    raise MetastepError(f"there is no {what} {name!r}.{did_you_mean(name, among)} Choose from {', '.join(among)}.")
 
 
 def inner_of(case: Case) -> SGD:

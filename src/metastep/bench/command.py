@@ -11,7 +11,7 @@ from metastep.bench.implementations import IMPLEMENTATIONS
 from metastep.bench.options import (
     Chosen,
     Data,
-    Device,
+    DeviceChoice,
     Tasks,
     Threads,
     about,
@@ -19,7 +19,6 @@ from metastep.bench.options import (
     grid_of,
     methods_option,
     out_option,
-    place_of,
     settings_option,
     typed,
     words,
@@ -30,6 +29,7 @@ from metastep.bench.session import finish, run
 from metastep.commands import refusals
 from metastep.errors import MetastepError
 from metastep.paths import VMAP_CHUNK
+from metastep.runs.device import device_for
 
 QUICK_IMPLEMENTATIONS = ("metastep", "hand-loop", "torch.func")
 ALL_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if not name.startswith("metastep-"))  # ours once
@@ -45,10 +45,12 @@ def bench(
     settings: Annotated[str | None, settings_option("the paper's")] = None,
     methods: Annotated[str | None, methods_option("all")] = None,
     steps: Annotated[str | None, typer.Option(help="Inner steps.", show_default="1 to 8, 16, 32, 64")] = None,
-    alternative_steps: Annotated[str | None, typer.Option(help="Of all but metastep.", show_default="8")] = None,
+    alternative_steps: Annotated[
+        str | None, typer.Option(help="Inner steps of the alternatives.", show_default="8")
+    ] = None,
     transfer_steps: Annotated[str | None, typer.Option(help="Virtual steps T.", show_default="2")] = None,
     implementations: Annotated[
-        str | None, typer.Option(help=f"Of {', '.join(IMPLEMENTATIONS)}.", show_default="all that are installed")
+        str | None, typer.Option(help=f"Some of {', '.join(IMPLEMENTATIONS)}.", show_default="all that are installed")
     ] = None,
     tasks: Tasks = None,
     chunk: Annotated[
@@ -58,9 +60,11 @@ def bench(
         ),
     ] = None,
     precision: Chosen = None,
-    device: Device = "",
+    device: DeviceChoice = None,
     threads: Threads = 1,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Of each measurement.", show_default="5")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="How often each measurement is repeated.", show_default="5")
+    ] = None,
     out: Annotated[Path | None, out_option("bench")] = None,
     data: Data = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few tasks, three methods: two minutes on two cores.")] = False,
@@ -74,7 +78,7 @@ def bench(
         if context.invoked_subcommand:
             refuse_flags(given, context.invoked_subcommand)
             return
-        place = place_of(device)
+        place = device_for(device or "auto")
         grid = grid_of(QUICK if quick else Grid(), given, place)
         names = with_precision(chosen_names(implementations, quick), grid.precision, bool(implementations))
         conditions = Conditions(str(place), threads, repeats or (3 if quick else 5))

@@ -74,9 +74,6 @@ class Layer:
         passed_on = 0 if self.first else self.inputs
         return self._work(pictures, 1 if self.first else 2, self.inputs + self.outputs + self.seen + passed_on, 2)
 
-    def gradient(self, pictures: int) -> Work:
-        return self.forward(pictures) + self.backward(pictures)
-
     def forward_of_product(self, pictures: int) -> Work:
         """y and ẏ = ẇ ∗ x + w ∗ ẋ; the first layer has no ẋ"""
         return self._work(pictures, 2 if self.first else 3, self._moved + 2 * self._written, 2)
@@ -86,10 +83,6 @@ class Layer:
         passed_on = 0 if self.first else 2 * self.inputs  # dx and its tangent
         of_each = self._moved + 2 * (self.outputs + self.seen) + passed_on
         return self._work(pictures, 1 if self.first else 5, of_each, 3)
-
-    def product(self, pictures: int) -> Work:
-        """Forward over reverse"""
-        return self.forward_of_product(pictures) + self.backward_of_product(pictures)
 
     @property
     def _moved(self) -> int:

@@ -13,25 +13,28 @@ import typer
 from metastep.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from metastep.bench.results import provenance
 from metastep.data.catalog import find
-from metastep.errors import MetastepError
-from metastep.runs.device import device_name
+from metastep.errors import MetastepError, how_many
+from metastep.runs.device import Device, device_name
 
 ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
 NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")
 
-Tasks = Annotated[str | None, typer.Option(help="In an iteration.", show_default="the setting's")]
-Chosen = Annotated[str | None, typer.Option(help="fp32, tf32, or bf16 of our kernels.", show_default="tf32 on a GPU")]
-Device = Annotated[str, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")]
-Threads = Annotated[int, typer.Option(min=1, help="On a CPU.")]
+Tasks = Annotated[str | None, typer.Option(help="Tasks in a meta-iteration.", show_default="the setting's")]
+Chosen = Annotated[
+    str | None,
+    typer.Option(help="fp32, tf32 or fp64; bf16 where metastep has kernels for it.", show_default="tf32 on a GPU"),
+]
+DeviceChoice = Annotated[Device | None, typer.Option(help="Where to measure.", show_default="a GPU if there is one")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Data = Annotated[Path | None, typer.Option(help="A data directory with the setting's pictures.", show_default="noise")]
 
 
 def settings_option(default: str) -> Any:
-    return typer.Option(help=f"Of {', '.join(ALL_SETTINGS)}.", show_default=default)
+    return typer.Option(help=f"Some of {', '.join(ALL_SETTINGS)}.", show_default=default)
 
 
 def methods_option(default: str) -> Any:
-    return typer.Option(help=f"Of {', '.join(ALL_METHODS)}.", show_default=default)
+    return typer.Option(help=f"Some of {', '.join(ALL_METHODS)}.", show_default=default)
 
 
 def out_option(what: str) -> Any:
@@ -41,14 +44,6 @@ def out_option(what: str) -> Any:
 def typed(values: dict[str, Any]) -> dict[str, Any]:
     """The options of a command that were given, or have a default of their own"""
     return {name: value for name, value in values.items() if value not in (None, "", False)}
-
-
-def place_of(device: str) -> torch.device:
-    there = torch.cuda.is_available()
-    if device not in ("", "cpu", "cuda") or (device == "cuda" and not there):
-        reason = "PyTorch sees no GPU here" if device == "cuda" else "there is no such device"
-        raise MetastepError(f"--device {device}: {reason}. Choose {'cpu or cuda' if there else 'cpu'}.")
-    return torch.device(device or ("cuda" if there else "cpu"))
 
 
 def grid_of(usual: Grid, given: dict[str, Any], place: torch.device) -> Grid:
@@ -101,7 +96,7 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     flags = ([f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in shown.items())
     command = shlex.join(["metastep", *name.split(), *(word for flag in flags for word in flag)])
     threads = given["threads"]
-    suffix = "" if place.type == "cuda" else f", {threads} thread{'s' if threads > 1 else ''}"
+    suffix = "" if place.type == "cuda" else f", {how_many(threads, 'thread')}"
     kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
     return provenance(command, device_name(place) + suffix, (*packages, *kernels))
 

@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from metastep.bench.cases import STANDARD_STEPS, Case
 from metastep.bench.plan import in_order
 from metastep.bench.results import Row, case_of
+from metastep.errors import how_many
 
 OURS = "metastep"
 COLOURS = {
@@ -41,7 +42,7 @@ def plot(rows: Iterable[Row], device: str, path: Path) -> None:
             panels: tuple[Panel, ...] = (against_steps("ms", "ms"), against_steps("peak_mib", "MiB"), bars)
             for panel, ax in zip(panels, axes, strict=True):
                 panel(ax, those)
-            axes[0].set_title(f"{setting}, {tasks} tasks", loc="left")
+            axes[0].set_title(f"{setting}, {how_many(tasks, 'task')}", loc="left")
         figure.suptitle(f"One meta-iteration on {device}")
         figure.savefig(path, metadata={"Date": None})
 

@@ -17,7 +17,7 @@ from metastep.bench.implementations.ours import config_of
 from metastep.bench.results import Row, about_case
 from metastep.bench.workload import PRECISIONS, pictures
 from metastep.data.episodes import Episodes
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
 from metastep.fewshot.building import asked_of, build
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.learner import Learner
@@ -57,7 +57,7 @@ def rows(case: Case, device: torch.device, seeds: Sequence[int]) -> Iterator[Row
             except (NotFusedError, NotAChainError, ModuleNotFoundError):
                 continue  # no kernels do this
             except RuntimeError as error:  # an operator that is not there in this precision
-                yield row | {"relative_error": None, "halves_difference": apart, "note": str(error).splitlines()[0]}
+                yield row | {"relative_error": None, "halves_difference": apart, "note": first_line(error)}
                 continue
             yield row | {
                 "relative_error": statistics.mean(one.error for one in looks),

@@ -18,6 +18,7 @@ from metastep.bench.cases import Case
 from metastep.bench.implementations import IMPLEMENTATIONS
 from metastep.bench.measure import Cost, measure
 from metastep.bench.results import Row, row_of
+from metastep.errors import first_line
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def in_this_process(case: Case, conditions: Conditions) -> Cost:
     except torch.OutOfMemoryError:
         raise FailedError("out of memory") from None
     except Exception as error:  # one that fails, in whatever way, must not stop the others
-        raise FailedError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        raise FailedError(f"{type(error).__name__}: {first_line(error)}") from error
     finally:
         gc.collect()
         if conditions.on_gpu:

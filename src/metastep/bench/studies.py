@@ -16,7 +16,7 @@ from metastep.bench.cases import STANDARD, STANDARD_STEPS, TRANSFERS, Case, Grid
 from metastep.bench.options import (
     Chosen,
     Data,
-    Device,
+    DeviceChoice,
     Tasks,
     Threads,
     about,
@@ -24,7 +24,6 @@ from metastep.bench.options import (
     grid_of,
     methods_option,
     out_option,
-    place_of,
     settings_option,
     typed,
 )
@@ -32,7 +31,8 @@ from metastep.bench.plan import planned
 from metastep.bench.results import Row, about_case, write
 from metastep.bench.running import Conditions
 from metastep.commands import refusals
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
+from metastep.runs.device import device_for
 
 ONE = Grid((STANDARD,), ("maml",), (STANDARD_STEPS,))
 SOME = replace(ONE, methods=("maml", "multi_step4", "first_order"))
@@ -51,7 +51,7 @@ def startup(
     transfer_steps: TransferSteps = "",
     tasks: Tasks = None,
     precision: Chosen = None,
-    device: Device = "",
+    device: DeviceChoice = None,
     threads: Threads = 1,
     out: Annotated[Path | None, out_option("startup")] = None,
 ) -> None:
@@ -71,7 +71,7 @@ def profile(
     transfer_steps: TransferSteps = "",
     tasks: Tasks = None,
     precision: Chosen = None,
-    device: Device = "",
+    device: DeviceChoice = None,
     threads: Threads = 1,
     out: Annotated[Path | None, out_option("profile")] = None,
 ) -> None:
@@ -85,8 +85,8 @@ def precision(
     methods: Annotated[str, methods_option(", ".join(SMOOTH.methods or ()))] = "",
     steps: Steps = "",
     tasks: Tasks = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many meta-batches.")] = 3,
-    device: Device = "",
+    seeds: Annotated[int, typer.Option(min=1, help="How many meta-batches are compared.")] = 3,
+    device: DeviceChoice = None,
     threads: Threads = 1,
     out: Annotated[Path | None, out_option("precision")] = None,
     data: Data = None,
@@ -100,7 +100,7 @@ def _study(name: str, given: dict[str, Any], usual: Grid, rows_of: RowsOf) -> No
     """Row after row into the file, which is whole after each"""
     console, rows = Console(stderr=True), []
     with refusals():
-        place = place_of(given.get("device", ""))
+        place = device_for(given.get("device", "auto"))
         grid = grid_of(usual, given, place)
         if "methods" not in given and set(grid.settings) <= set(TRANSFERS):
             grid = replace(grid, methods=None)  # those that a transfer setting has
@@ -122,7 +122,7 @@ def all_of(rows_of: RowsOf, case: Case, place: torch.device) -> Iterable[Row]:
     except MetastepError:
         raise
     except Exception as error:
-        yield about_case(case) | {"note": f"{type(error).__name__}: {error}".splitlines()[0]}
+        yield about_case(case) | {"note": f"{type(error).__name__}: {first_line(error)}"}
 
 
 def told(row: Row) -> str:

@@ -8,12 +8,13 @@ from rich.table import Table
 
 from metastep.bench.plan import in_order
 from metastep.bench.results import Row, case_of
+from metastep.errors import how_many
 
 
 def tables(rows: Iterable[Row], device: str) -> Iterator[Table]:
     ordered = sorted(rows, key=lambda row: in_order(case_of(row)))
     for (setting, tasks), group in groupby(ordered, lambda row: (row["setting"], row["tasks"])):
-        yield table(list(group), f"{setting}, {tasks} tasks, one meta-iteration on {device}")
+        yield table(list(group), f"{setting}, {how_many(tasks, 'task')}, one meta-iteration on {device}")
 
 
 def table(rows: list[Row], title: str) -> Table:

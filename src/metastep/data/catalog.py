@@ -65,7 +65,7 @@ OMNIGLOT = Entry(
     licence="MIT (Brenden Lake)",
     source=omniglot.SOURCE,
     splits=SPLITS,
-    read=lambda root, split, progress: omniglot.load_omniglot(root, split, progress=progress),
+    read=lambda root, split, progress: omniglot.load_omniglot(root, split, progress),
     locate=omniglot.find_omniglot,
 )
 MINI_IMAGENET = Entry(

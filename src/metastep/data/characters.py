@@ -37,7 +37,7 @@ def _known(scripts: tuple[str, ...]) -> set[str]:
     for script in scripts:
         if script not in every:
             raise problem(
-                f"glyphs:{script}", "is no script of the glyphs", f"Choose of {', '.join(sorted(every))}, or all"
+                f"glyphs:{script}", "is no script of the glyphs", f"Choose from {', '.join(sorted(every))}, or all"
             )
     return set(scripts)
 

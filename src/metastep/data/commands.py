@@ -30,6 +30,7 @@ from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only
 from metastep.data.pictures import save_picture
 from metastep.data.previews import describe, read_classes, read_labelled
 from metastep.data.serving import Served, possible, served_by
+from metastep.errors import how_many
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -70,7 +71,7 @@ def list_data_sets(data: Data = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be had from anywhere.")],
+    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be downloaded freely.")],
     data: Data = None,
 ) -> None:
     """Download a data set into the data directory, checked before it is put in place."""
@@ -93,8 +94,8 @@ def show(
     ways: Ways = 5,
     shots: Shots = 1,
     queries: Queries = 5,
-    episodes: Annotated[int, _at_least_one("How many to show.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, other episodes.")] = 0,
+    episodes: Annotated[int, _at_least_one("Episodes to show.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the episodes.")] = 0,
     split: Annotated[
         str | None,
         typer.Option(help="train, val, trainval, test or all.", show_default="all of a folder, train of the others"),
@@ -110,7 +111,8 @@ def show(
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
         save_picture(sheet, path)
-        typer.echo(f"{printable(path)}: {episodes} episodes out of {len(images.names):,} classes")
+        classes = how_many(len(images.names), "class", "classes")
+        typer.echo(f"{printable(path)}: {how_many(episodes, 'episode')} out of {classes}")
 
 
 @app.command()
@@ -136,7 +138,7 @@ def check(
         if findings:
             _print_findings(findings, folder)
         if served:
-            _print_served(served, f"{ways}-way {shots}-shot with {queries} queries?")
+            _print_served(served, f"{ways}-way {shots}-shot with {how_many(queries, 'query', 'queries')}?")
         short = any(each.shortage for each in served)
         if short:
             typer.echo(possible(served, Episodes(ways, shots, queries)))
@@ -167,8 +169,7 @@ def _print_findings(findings: list[Finding], folder: Path) -> None:
         table.add_row(Text(finding.kind, "bold"), Text(where), Text(finding.reason))
     console = Console()
     console.print(table)
-    number = "1 finding" if len(findings) == 1 else f"{len(findings):,} findings"
-    console.print(Text(f"{number} in {printable(folder)}"))
+    console.print(Text(f"{how_many(len(findings), 'finding')} in {printable(folder)}"))
 
 
 def _print_served(served: list[Served], question: str) -> None:

@@ -67,10 +67,10 @@ def panels(data: ImageSet, episodes: Episodes, count: int, seed: int) -> list[Pa
 
 def _label(data: ImageSet, index: int) -> tuple[str, str]:
     name, group = data.names[index], data.groups[index]
-    return _readable(name.removeprefix(f"{group}/")), "" if group == name else _readable(group)
+    return readable(name.removeprefix(f"{group}/")), "" if group == name else readable(group)
 
 
-def _readable(name: str) -> str:
+def readable(name: str) -> str:
     return printable(name).replace("_", " ")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metastep.data.hashing import WORD, Stream, number, stream
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.windows import Task
 
 Rotations = Literal["none", "per_episode", "as_classes"]
@@ -150,7 +150,8 @@ def _turned(x: Tensor, turns: Tensor) -> Tensor:
 
 
 def _need(episodes: Episodes) -> str:
-    return f"{episodes.shots} shots and {episodes.queries} queries need {episodes.images} images of each class"
+    shots, queries = how_many(episodes.shots, "shot"), how_many(episodes.queries, "query", "queries")
+    return f"{shots} and {queries} need {episodes.images} images of each class"
 
 
 def _require_images(images: Tensor, episodes: Episodes) -> None:
@@ -172,8 +173,8 @@ def _require_classes(classes: int, episodes: Episodes) -> None:
     if classes * episodes.variants < episodes.ways:
         turned = ", 4 rotations of each" if episodes.variants == 4 else ""
         raise MetastepError(
-            f"{episodes.ways}-way episodes need {episodes.ways} classes, but there are {classes}{turned}. "
-            "Lower ways, or add classes."
+            f"{episodes.ways}-way episodes need {how_many(episodes.ways, 'class', 'classes')}, but there are "
+            f"{classes}{turned}. Lower ways, or add classes."
         )
 
 
@@ -188,9 +189,10 @@ def _require_sizes(sizes: Sequence[int], episodes: Episodes, names: Sequence[str
     _require_largest(max(sizes), episodes)
     small = [i for i, size in enumerate(sizes) if size < episodes.images]
     if small:
+        fewer = f"{len(small)} {'has' if len(small) == 1 else 'have'} fewer"
         few = [f"{names[i] if names else f'class {i}'} ({sizes[i]})" for i in small[:shown]]
         raise MetastepError(
-            f"{_need(episodes)}, but {len(small)} of {len(sizes)} classes have fewer: {', '.join(few)}"
+            f"{_need(episodes)}, but of {how_many(len(sizes), 'class', 'classes')} {fewer}: {', '.join(few)}"
             f"{', …' if len(small) > shown else ''}. Lower shots or queries, or add images to those classes."
         )
 

@@ -11,6 +11,7 @@ from metastep.data.images import ImageSet, stack_classes
 from metastep.data.pictures import read_picture
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import Split, sizes_from_fractions, split_classes
+from metastep.errors import how_many
 
 _ADVICE = "`metastep data check` lists everything that is wrong with a folder"
 FRACTIONS = (0.64, 0.16, 0.20)  # of the classes for training, validation and testing
@@ -22,23 +23,19 @@ def load_folder(
     *,
     size: int = 84,
     channels: int = 3,
-    fractions: tuple[float, float, float] = FRACTIONS,
-    seed: int = 0,
-    per_class: int | None = None,
     progress: Progress = silent,
 ) -> ImageSet:
-    """The classes of one split; `fractions` of the classes, shuffled with `seed`, are train, val and test.
+    """The classes of one split, with all their pictures, stretched to squares.
 
-    Classes keep all their pictures, or the first `per_class` by name; where they differ in number, `counts`
-    says how many each has. Pictures are stretched to a square. The first file that cannot be used stops the
+    Where classes differ in number, `counts` says how many each has. The first file that cannot be used stops the
     loading: a picture left out in silence would change the result.
     """
     classes = class_files(path)
-    names = classes_of(list(classes), split, fractions, seed)
+    names = classes_of(list(classes), split)
     if not names:
-        reason = f"has {len(classes)} classes, which leaves none for {split!r} at fractions {fractions}"
-        raise problem(path, reason, "Add classes, change the fractions, or use the split 'all'")
-    files = [classes[name][:per_class] for name in names]
+        reason = f"has {how_many(len(classes), 'class', 'classes')}, which leaves none for {split!r}"
+        raise problem(path, reason, "Add classes, or use the split 'all'")
+    files = [classes[name] for name in names]
     total, done = sum(map(len, files)), 0
     rows = []
     for row in files:
@@ -48,11 +45,9 @@ def load_folder(
     return ImageSet(torch.from_numpy(images), names, names, counts)
 
 
-def classes_of(
-    names: Sequence[str], split: Split, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
-) -> tuple[str, ...]:
+def classes_of(names: Sequence[str], split: Split) -> tuple[str, ...]:
     """Which of all the classes of a folder are a split's."""
-    return tuple(names[i] for i in split_classes(sizes_from_fractions(len(names), fractions), split, seed))
+    return tuple(names[i] for i in split_classes(sizes_from_fractions(len(names), FRACTIONS), split))
 
 
 def class_files(path: Path) -> dict[str, list[Path]]:

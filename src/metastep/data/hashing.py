@@ -52,7 +52,8 @@ def mix(z: Word) -> Word:
 
 
 def seed_noise(seed: int, k: int, first: int = 0) -> None:
-    """PyTorch's own generators, for random directions and dropout of a batch: a function of its numbers as its pictures
-    are, so that nothing is kept
+    """Seeds PyTorch's own generators, for the random directions and the dropout of a batch.
+
+    Like its pictures, these are a function of the batch's numbers, so that no state has to be kept.
     """
     torch.manual_seed(number(stream(seed & WORD, seed >> 32, k, first), 0))

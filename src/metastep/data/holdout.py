@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from metastep.data.errors import problem
 from metastep.data.files import exists, read_pack
 from metastep.data.images import LabelledSet
+from metastep.errors import how_many
 
 INDICES = "l2t_validation_indices.npz"  # those of L2T-ww, where they were published
 
@@ -53,7 +54,7 @@ def few(data: LabelledSet, per_class: int, seed: int) -> LabelledSet:
     sizes = data.labels.bincount(minlength=len(data.names)).tolist()
     smallest = min(range(len(sizes)), key=sizes.__getitem__)
     if not 1 <= per_class <= sizes[smallest]:
-        reason = f"per_class = {per_class}, but a class has {sizes[smallest]} pictures to train on"
+        reason = f"per_class = {per_class}, but a class has {how_many(sizes[smallest], 'picture')} to train on"
         raise problem(data.names[smallest], reason, f"Ask for 1 to {sizes[smallest]} of each class")
     return data.at(drawn_per_class(data.labels.numpy(), per_class, seed))
 

@@ -18,6 +18,7 @@ from metastep.data.pictures import open_picture, to_pixels
 from metastep.data.progress import Progress, counted, silent
 from metastep.data.sheets import cut_sheet
 from metastep.data.splits import Split, known_split
+from metastep.errors import how_many
 
 SIZE, PER_CLASS = 84, 600
 SOURCE = "built from ImageNet (https://image-net.org) with the csv files of Ravi and Larochelle"
@@ -72,7 +73,7 @@ def _decode(source: tuple[Path, ...], split: Split, progress: Progress) -> Array
     for label, name, pixels in counted(pictures, CLASSES[split] * PER_CLASS, progress):
         classes.setdefault(label, {})[name] = pixels
     if len(classes) != CLASSES[split]:
-        reason = f"has {len(classes)} classes in its {split} split instead of {CLASSES[split]}"
+        reason = f"has {how_many(len(classes), 'class', 'classes')} in its {split} split instead of {CLASSES[split]}"
         raise problem(source[0], reason, "Get the Ravi-Larochelle split of miniImageNet")
     labels = sorted(classes)
     images, counts = stack_classes([_by_name(classes[label]) for label in labels])

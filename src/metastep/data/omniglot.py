@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
-from PIL.Image import Resampling
 
 from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
@@ -18,15 +16,16 @@ from metastep.data.images import ImageSet, Pixels
 from metastep.data.pictures import open_picture
 from metastep.data.progress import Progress, counted, silent
 from metastep.data.splits import Sizes, Split, split_classes
+from metastep.errors import how_many
 
 SIDE, DRAWINGS = 105, 20
+SIZE = 28  # of the pictures that are learned from
 PACKED = -(-(SIDE**2) // 8)  # bytes of one drawing
 SPLIT_SIZES: Sizes = (1_100, 100, 423)  # the usual 1,200 / 423, with 100 of the 1,200 set aside for choices
 PARTS = {"images_background": 964, "images_evaluation": 659}  # the official archives and their characters
 SOURCE = "https://github.com/brendenlake/omniglot, python/images_background.zip and images_evaluation.zip"
 FOLDERS = ("", "omniglot", "omniglot-py", "omniglot/python", "python")  # where people keep them
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/(character\d+)/\d+_(\d+)\.png$")  # alphabet, character, drawer
-Resample = Literal["nearest", "lanczos"]
 
 
 class Drawings(NamedTuple):
@@ -37,29 +36,18 @@ class Drawings(NamedTuple):
     characters: tuple[str, ...]
 
 
-def load_omniglot(
-    root: Path,
-    split: Split = "trainval",
-    *,
-    size: int = 28,
-    resample: Resample = "nearest",
-    invert: bool = True,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> ImageSet:
+def load_omniglot(root: Path, split: Split = "trainval", progress: Progress = silent) -> ImageSet:
     """Characters of one split, from the official archives or folders, or from `omniglot.npz`, under `root`.
 
-    Splits ignore alphabets, as is customary: all characters sorted, shuffled with `seed`, then trainval 1,200
-    (train 1,100 and val 100) and test 423. `nearest` on the 1-bit drawing is what most published results used
-    (Pillow ignores other filters there); `lanczos` is smooth. `invert` makes ink 255 on 0: bytes, not bits,
-    so that "divide by 255" is right for every data set.
+    Splits ignore alphabets, as is customary: all characters sorted and shuffled, then trainval 1,200 (train 1,100
+    and val 100) and test 423.
     """
     drawings = read_drawings(root, progress)
     if len(drawings.characters) != sum(SPLIT_SIZES):
         reason = f"holds {len(drawings.characters):,} Omniglot characters instead of {sum(SPLIT_SIZES):,}"
         raise problem(root, reason, "Get both official archives again")
-    chosen = split_classes(SPLIT_SIZES, split, seed)
-    images = shrink(drawings.bits[chosen], size, resample, invert)
+    chosen = split_classes(SPLIT_SIZES, split)
+    images = shrink(drawings.bits[chosen], SIZE)
     alphabets = tuple(drawings.alphabets[i] for i in chosen)
     names = tuple(f"{drawings.alphabets[i]}/{drawings.characters[i]}" for i in chosen)
     return ImageSet(torch.from_numpy(images).unsqueeze(2), names, alphabets)
@@ -94,18 +82,15 @@ def count_characters(part: Path) -> int:
     return len(_packed((part,), silent)["character"])
 
 
-def shrink(bits: Pixels, size: int, resample: Resample, invert: bool) -> Pixels:
-    """Packed drawings (..., 1379) as bytes (..., size, size)."""
-    paper = 1 - np.unpackbits(bits, axis=-1, count=SIDE**2).reshape(*bits.shape[:-1], SIDE, SIDE)
-    if resample == "nearest":  # the pixel under each new pixel's centre, as Pillow picks it
-        nearest = ((np.arange(size) + 0.5) * (SIDE / size)).astype(int)
-        small = 255 * paper.take(nearest, axis=-2).take(nearest, axis=-1)
-    else:
-        small = np.empty((*paper.shape[:-2], size, size), np.uint8)
-        for index in np.ndindex(paper.shape[:-2]):
-            drawing = Image.fromarray(255 * paper[index])
-            small[index] = np.asarray(drawing.resize((size, size), Resampling.LANCZOS))
-    return 255 - small if invert else small
+def shrink(bits: Pixels, size: int) -> Pixels:
+    """Packed drawings (..., 1379) as bytes (..., size, size), with ink 255 on 0.
+
+    Most published results took the nearest pixel: Pillow ignores other filters on 1-bit drawings. Bytes, not bits,
+    so that "divide by 255" is right for every data set.
+    """
+    ink = np.unpackbits(bits, axis=-1, count=SIDE**2).reshape(*bits.shape[:-1], SIDE, SIDE)
+    nearest = ((np.arange(size) + 0.5) * (SIDE / size)).astype(int)  # under each new pixel's centre, as Pillow picks it
+    return 255 * ink.take(nearest, axis=-2).take(nearest, axis=-1)
 
 
 def _first(*paths: Path) -> Path | None:
@@ -121,7 +106,7 @@ def _packed(parts: tuple[Path, ...], progress: Progress) -> Arrays:
     names = sorted(drawings)
     for alphabet, character in names:
         if (count := len(drawings[alphabet, character])) != DRAWINGS:
-            reason = f"{alphabet}/{character} has {count} drawings instead of {DRAWINGS}"
+            reason = f"{alphabet}/{character} has {how_many(count, 'drawing')} instead of {DRAWINGS}"
             raise problem(parts[0].parent, reason, "Get both official archives again")
     bits = [drawings[name][drawer] for name in names for drawer in sorted(drawings[name])]
     return {

@@ -15,6 +15,7 @@ from metastep.data.images import LabelledSet, LabelledSplits, Pixels, labelled
 from metastep.data.pictures import read_picture
 from metastep.data.progress import Progress, counted
 from metastep.data.splits import sizes_from_fractions
+from metastep.errors import how_many
 
 SIDE = 256
 FRACTIONS = (0.6, 0.2, 0.2)  # of each class for training, validation and testing
@@ -48,7 +49,7 @@ def _drawn(whole: LabelledSet, seed: int, path: Path) -> LabelledSplits:
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])
     for name, row in zip(whole.names, shuffled_classes(whole.labels.numpy(), seed), strict=True):
         if len(row) < len(parts):
-            reason = f"has {len(row)} pictures, which cannot be split for training, validation and testing"
+            reason = f"has {how_many(len(row), 'picture')}, which cannot be split for training, validation and testing"
             raise problem(path / name, reason, "Add pictures, or remove the class")
         train, val, _ = sizes_from_fractions(len(row), FRACTIONS)
         for part, indices in zip(parts, (row[:train], row[train : train + val], row[train + val :]), strict=True):

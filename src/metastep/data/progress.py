@@ -16,7 +16,7 @@ def silent(done: int, total: int) -> None:
 
 
 QUIETLY: AbstractContextManager[Progress] = nullcontext(silent)
-"""For who would show how far it is while the block runs"""
+"""The default where a caller may show progress while the block runs"""
 
 
 def counted(items: Iterable[Item], total: int, progress: Progress) -> Iterator[Item]:

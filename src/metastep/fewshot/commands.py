@@ -9,6 +9,7 @@ from rich.console import Console
 
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
+from metastep.errors import how_many
 from metastep.fewshot import train as training
 from metastep.fewshot.beginning import as_trained
 from metastep.fewshot.config import TrainConfig
@@ -91,7 +92,7 @@ def _say_complete(iterations: int, folder: Path, ranks: Ranks) -> None:
 def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
     if not ranks.is_first:
         return
-    done = f"{trained.iterations:,} iterations in {trained.seconds:.0f} s"
+    done = f"{how_many(trained.iterations, 'iteration')} in {trained.seconds:.0f} s"
     best = f", best validation accuracy {trained.best:.1%}" if trained.best is not None else ""
     if trained.iterations < config.outer.iterations:
         typer.echo(f"Stopped after {done}{best}. Go on with: metastep train --resume {folder}")

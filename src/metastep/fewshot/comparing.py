@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metastep.commands import Data, progress_bar, refusals
 from metastep.diagnostics import Comparison, compare, gradient_difference
+from metastep.errors import how_many
 from metastep.fewshot.building import build, build_dynamics, build_estimator
 from metastep.fewshot.config import MethodConfig, TrainConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED
@@ -19,9 +20,10 @@ from metastep.fewshot.learner import Learner
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.sampling import Sampler, fitted, read_split
 from metastep.fewshot.shipped import find_learner
-from metastep.fewshot.use_commands import CheckpointChoice, DeviceChoice, Net, open_learner, usable
+from metastep.fewshot.use_commands import CheckpointChoice, DeviceChoice, Net, open_learner
 from metastep.modules import evaluation_mode
 from metastep.problems import params_of
+from metastep.runs.device import device_for
 from metastep.trees import tree_leaves
 from metastep.windows import window_lengths
 
@@ -84,7 +86,7 @@ def compare_methods(
         if run in PRESETS:
             config = PRESETS[run]
             config = fitted(config, read_split(config.data, data, config.data.split))
-            learner = Learner.fresh(config).to(usable(device))
+            learner = Learner.fresh(config).to(device_for(device))
         else:
             learner = open_learner(find_learner(run), checkpoint, net, device)
         with progress_bar("comparing"):
@@ -94,9 +96,8 @@ def compare_methods(
 
 def show(found: Compared, config: TrainConfig, tasks: int) -> None:
     console, inner = Console(), config.inner
-    loop = f"{sum(window_lengths(inner.steps))} inner steps of {inner.optimizer} at {inner.lr:g}"
-    number = f"{tasks} {'task' if tasks == 1 else 'tasks'}"
-    console.print(Text(f"{config.data.ways}-way {config.data.shots}-shot, {loop}, {number} at once"))
+    loop = f"{how_many(sum(window_lengths(inner.steps)), 'inner step')} of {inner.optimizer} at {inner.lr:g}"
+    console.print(Text(f"{config.data.ways}-way {config.data.shots}-shot, {loop}, {how_many(tasks, 'task')} at once"))
     table = Table(header_style="bold", border_style="dim")
     for heading in ("method", "cosine", "error", "gradients", "products", "seconds", "MiB"):
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)

@@ -12,7 +12,7 @@ from metastep.data.episodes import Episodes, Rotations
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
 from metastep.nets import HeadInit
-from metastep.runs.device import Precision
+from metastep.runs.device import Device, Precision
 from metastep.runs.fields import all_options, refuse_unused, require, told
 from metastep.windows import window_lengths
 
@@ -55,7 +55,9 @@ class DataConfig:
         "none",
         "Quarter turns: per_episode draws one for each class of an episode, as_classes makes four of each.",
     )
-    fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
+    fingerprint: str | None = told(
+        None, "Fingerprint of the pictures in a folder of your own; training takes it from the data."
+    )
 
     @property
     def pictures(self) -> str:
@@ -91,9 +93,9 @@ class InnerConfig:
     optimizer: InnerOptimizer = told("sgd", "What adapts to a task.")
     lr: float = told(0.4, "Its rate; where rates are learned, what they start from.")
     steps: int | tuple[int, ...] = told(8, "Steps; or the length of every window, such as 4,2,1,1.")
-    momentum: float | None = told(None, "Of sgd and rmsprop; 0 if left out.")
-    nesterov: bool | None = told(None, "Of sgd with momentum.")
-    betas: tuple[float, float] | None = told(None, "Of adam and adamw; 0.9,0.999 if left out.")
+    momentum: float | None = told(None, "Momentum of sgd and rmsprop; 0 if left out.")
+    nesterov: bool | None = told(None, "Nesterov's form of momentum, for sgd.")
+    betas: tuple[float, float] | None = told(None, "Decay of the moments of adam and adamw; 0.9,0.999 if left out.")
     weight_decay: float = told(0.0, "Pulls the adapted parameters to 0 at every step.")
     batch: int | None = told(None, "Pictures in each window's mini-batch of the support; all if left out.")
 
@@ -118,7 +120,9 @@ class MethodConfig:
     samples: int | None = told(None, "es_maml, ggs_maml: random directions for each product; 8 if left out.")
     sigma: float | None = told(None, "es_maml, ggs_maml: how far they go; 0.1 and 0.01 if left out.")
     head: str | None = told(None, "anil: how the names of the adapted parameters begin; 'head' if left out.")
-    weights: tuple[float, ...] | None = told(None, "maml_pp: of the outer loss after each window; equal if left out.")
+    weights: tuple[float, ...] | None = told(
+        None, "maml_pp: weights of the outer loss after each window; equal if left out."
+    )
     curvature: Literal["exact", "exact_reverse"] | None = told(
         None, "Second-order products by forward over reverse, or by reverse over reverse."
     )
@@ -133,10 +137,10 @@ class MethodConfig:
 class OuterConfig:
     optimizer: Literal["adam", "sgd"] = told("adam", "What moves the meta-parameters.")
     lr: float = told(1e-3, "Its rate.")
-    eps: float | None = told(None, "Of adam; 1e-8 if left out.")
-    schedule: Literal["constant", "linear"] = told("constant", "Of the rate; linear goes to zero at the end.")
+    eps: float | None = told(None, "What adam adds to its denominator; 1e-8 if left out.")
+    schedule: Literal["constant", "linear"] = told("constant", "How the rate changes; linear goes to zero at the end.")
     tasks: int = told(32, "Tasks in each iteration.")
-    iterations: int = told(60_000, "How many updates of the meta-parameters.")
+    iterations: int = told(60_000, "Updates of the meta-parameters.")
     clip: float | None = told(None, "Bound on the size of every element of the meta-gradient.")
 
     def __post_init__(self) -> None:
@@ -163,7 +167,7 @@ class TestConfig:
 @dataclass(frozen=True)
 class ValidationConfig:
     every: int = told(500, "Iterations between two validations; 0 for none.")
-    episodes: int = told(100, "How many, always the same ones, of validation classes.")
+    episodes: int = told(100, "Episodes of validation classes, always the same ones.")
 
     def __post_init__(self) -> None:
         require(self.every >= 0, "validation.every", self.every, "must not be negative")
@@ -182,11 +186,13 @@ class TrainConfig:
     start: str | None = told(
         None, "A learner or run to start from, in place of a new net; without --preset, as it was trained itself."
     )
-    seed: int = told(0, "Of the first parameters and of all episodes.")
+    seed: int = told(0, "Seed of the first parameters and of all episodes.")
     checkpoint_every: int = told(500, "Iterations between two checkpoints.")
     log_every: int = told(10, "Iterations between two rows of metrics.")
-    precision: Precision = told("float32", "Of the arithmetic; tf32 is a GPU's faster one, bf16 that of our kernels.")
-    device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
+    precision: Precision = told(
+        "float32", "Precision of the arithmetic; tf32 is a GPU's faster one, bf16 that of our kernels."
+    )
+    device: Device = told("auto", "auto takes a GPU where there is one.")
     threads: int = told(1, "CPU threads of each process; small nets gain more from processes, by torchrun.")
     chunk_size: int | None = told(
         None, "Tasks computed together; on a GPU all, on a CPU what its cache holds, if left out."

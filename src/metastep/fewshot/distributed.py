@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.trees import Tree, joined, parted
 
 TIMEOUT = timedelta(minutes=5)  # a rank that is silent for so long is taken for dead
@@ -41,7 +41,9 @@ class Ranks:
     def share(self, tasks: int) -> tuple[int, int]:
         """(first, number) of this rank's tasks"""
         if tasks < self.count:
-            raise MetastepError(f"{tasks} tasks for {self.count} ranks: each needs at least one. Start fewer ranks.")
+            raise MetastepError(
+                f"{how_many(tasks, 'task')} for {self.count} ranks: each needs at least one. Start fewer ranks."
+            )
         ends = [tasks * rank // self.count for rank in (self.rank, self.rank + 1)]
         return ends[0], ends[1] - ends[0]
 

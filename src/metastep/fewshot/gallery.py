@@ -17,10 +17,12 @@ from metastep.data.contact import (
     TILE,
     font,
     put_tile,
+    readable,
     wrapped,
     write,
 )
 from metastep.data.errors import DataError, printable
+from metastep.errors import how_many
 from metastep.fewshot.classify import Classified, Prediction
 
 CARD = (152, 184)  # width and height of a query with what is said about it
@@ -50,10 +52,9 @@ def gallery(result: Classified) -> Image.Image:
 
 
 def title(result: Classified) -> str:
-    number = f"{len(result.predictions):,} {'picture' if len(result.predictions) == 1 else 'pictures'}"
-    if result.accuracy is None:
-        return f"{number}, {len(result.classes)} classes"
-    return f"{number}, {len(result.classes)} classes: {result.accuracy:.1f} % right"
+    pictures, classes = how_many(len(result.predictions), "picture"), how_many(len(result.classes), "class", "classes")
+    right = "" if result.accuracy is None else f": {result.accuracy:.1f} % right"
+    return f"{pictures}, {classes}{right}"
 
 
 def put_classes(page: Image.Image, top: int, result: Classified) -> None:
@@ -109,9 +110,5 @@ def under(prediction: Prediction) -> str:
 
 
 def counted(shots: int, shown: int) -> str:
-    number = "1 shot" if shots == 1 else f"{shots:,} shots"
+    number = how_many(shots, "shot")
     return number if shown == shots else f"{number}, {shown} shown"
-
-
-def readable(name: str) -> str:
-    return printable(name).replace("_", " ")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from metastep.errors import how_many
 from metastep.fewshot.config import TrainConfig
 from metastep.runs import Run, RunError
 from metastep.runs.errors import problem
@@ -15,11 +16,11 @@ def lengthened(run: Run, iterations: int) -> TrainConfig:
     """Its configuration with so many iterations; refused where those that were made would have been others"""
     config, made = run.config(TrainConfig), iterations_made(run)
     if iterations <= made:
-        reason = f"has made {made:,} iterations, and --iterations {iterations} asks for no more"
+        reason = f"has made {how_many(made, 'iteration')}, and --iterations {iterations} asks for no more"
         raise problem(RunError, run.folder, reason, "Ask for more, or evaluate it as it is")
     outer = replace(config.outer, iterations=iterations)
     if outer != config.outer and outer.schedule != "constant":
-        over = f"over the {config.outer.iterations:,} iterations that it was started with"
+        over = f"over the {how_many(config.outer.iterations, 'iteration')} that it was started with"
         reason = f"its rate has a {outer.schedule} schedule {over}, and would have been another for {iterations:,}"
         remedy = f"Leave --iterations out, or start a new run with --iterations {iterations}"
         raise problem(RunError, run.folder, reason, remedy)

@@ -6,7 +6,7 @@ import torch
 from torch.optim import SGD, Adam, Optimizer
 
 from metastep.data import ImageSet
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.fewshot.building import asked_of, build
 from metastep.fewshot.config import OuterConfig, TrainConfig
 from metastep.fewshot.distributed import Ranks
@@ -51,7 +51,7 @@ def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.dev
         return Sampler.of(images, config.test_episodes, VALIDATION_SEED, device, dtype)
     except MetastepError as error:
         raise MetastepError(
-            f"validation, on {len(images.names)} classes that are held out: {error} "
+            f"validation, on {how_many(len(images.names), 'held-out class', 'held-out classes')}: {error} "
             "Or train without validation: --validation-every 0."
         ) from None
 

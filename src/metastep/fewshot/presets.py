@@ -57,9 +57,9 @@ def _omniglot() -> Iterator[tuple[str, TrainConfig]]:
 
 
 def _without_momentum() -> Iterator[tuple[str, TrainConfig]]:
-    """MAML by plain SGD, where the paper says that momentum is needed; and as Finn had it, 5 steps at 0.1
+    """MAML by plain SGD, where the paper says that momentum is needed, and with Finn's settings.
 
-    of a loss that is summed over the 20 classes: at 2.0 of the mean that is used here.
+    Finn takes 5 steps at 0.1 on a loss that is summed over the 20 classes: 2.0 on the mean, which is used here.
     """
     for name, rate, steps in (("maml_sgd", 0.4, 8), ("maml_finn", 2.0, 5)):
         config = dict(_omniglot())["omniglot-20w1s-maml"]

@@ -15,7 +15,7 @@ from metastep.commands import Data, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.data.pictures import save_picture
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.fewshot import classify as classifying
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
@@ -27,7 +27,7 @@ from metastep.fewshot.learner import Learner
 from metastep.fewshot.preparing import Ink
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.shipped import find_learner
-from metastep.runs.device import Device, uses_gpu
+from metastep.runs.device import Device, device_for
 
 Checkpoint = Literal["best", "last", "untrained"]
 
@@ -46,7 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, nothing else."
 
 def evaluate(
     run: LearnerName,
-    episodes: Annotated[int, typer.Option(min=2, help="How many.")] = 600,
+    episodes: Annotated[int, typer.Option(min=2, help="How many are drawn.")] = 600,
     ways: Annotated[int | None, typer.Option(min=2, help="Classes in an episode.", show_default="as trained")] = None,
     shots: Annotated[int | None, typer.Option(min=1, help="Pictures to adapt to.", show_default="as trained")] = None,
     queries: Annotated[int | None, typer.Option(min=1, help="Pictures to name.", show_default="as trained")] = None,
@@ -61,7 +61,9 @@ def evaluate(
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Another data set.", show_default="as trained")] = None,
     split: Annotated[str, typer.Option(help="train, val, trainval, test or all.")] = "test",
-    seed: Annotated[int, typer.Option(min=0, help="Of the episodes; one seed, one set for all.")] = EVALUATION_SEED,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Chooses the episodes: with one seed, all learners see the same.")
+    ] = EVALUATION_SEED,
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="Judge each query by itself, as classify does; slower.")
     ] = False,
@@ -138,7 +140,7 @@ def report(
     with refusals():
         with progress_bar("writing the report") as progress:
             missing = write_report(runs, out, episodes, net, data, progress)
-        typer.echo(f"{printable(out)}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
+        typer.echo(f"{printable(out)}: {how_many(len(runs), 'run')}")
         for reason in missing:
             typer.echo(f"Episodes, inner gradients and costs are not in it. {reason}")
 
@@ -149,11 +151,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
         learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
         begin(learner)
         learner.net.eval()  # as a learner that is loaded
-    return learner.to(usable(device))
-
-
-def usable(device: Device) -> str:
-    return "cuda" if uses_gpu(device) else "cpu"
+    return learner.to(device_for(device))
 
 
 def parsed_steps(text: str | None) -> int | tuple[int, ...] | None:
@@ -175,7 +173,7 @@ def print_evaluation(result: Evaluation) -> None:
     headline.append("  " + "; ".join(filter(None, (setting, judged_by, weights_of(result)))), "default")
     console.print(headline, soft_wrap=True)
     if result.not_finite:
-        lost = f"{result.not_finite} episodes left the finite numbers: what they did not predict counts as wrong."
+        lost = f"{how_many(result.not_finite, 'episode')} left the finite numbers: what they did not predict counts as wrong."
         console.print(Text(lost, "yellow"), soft_wrap=True)
     console.print(step_table(result))
 

@@ -49,9 +49,9 @@ def judge(learner: Learner, sampler: Sampler, episodes: int, ranks: Ranks = ALON
 def in_chunks(
     learner: Learner, sampler: Sampler, first: int, number: int, batches: int = 1
 ) -> Iterator[tuple[slice, Task]]:
-    """Episodes first, …, first + number − 1 of batch 0, as many at a time as are computed together, with their place
+    """Episodes first, …, first + number − 1 of batch 0, with their places: as many at a time as are computed together.
 
-    batches: how many of a size each episode makes at once.
+    batches: how many batches of its own size each episode becomes, all computed at once.
     """
     size = max(1, (learner.config.chunk_size or CHUNKS.get(learner.device.type, CHUNKS["cpu"])) // batches)
     for start in range(first, first + number, size):

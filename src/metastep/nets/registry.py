@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, did_you_mean
 from metastep.nets import blocks
 from metastep.nets.conv4 import Conv4, Layer, kaiming, layer_init, normal, xavier
 from metastep.nets.resnet import ResNet18, ResNet34
@@ -64,9 +63,8 @@ def load_net(path: str, nets: Mapping[str, Builder] = NETS) -> Builder:
     if path in nets:
         return nets[path]
     if ":" not in path:
-        near = get_close_matches(path, nets, n=1)
         raise MetastepError(
-            f"there is no net {path!r}{f', did you mean {near[0]!r}?' if near else '.'} "
+            f"there is no net {path!r}.{did_you_mean(path, nets)} "
             f"Choose one of {', '.join(nets)}, or give your own as package.module:Name."
         )
     module_name, _, name = path.partition(":")

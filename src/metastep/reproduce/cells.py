@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.fewshot.validation import mean
 from metastep.reproduce.claims import Finding, Judge, Presets, Verdict
 from metastep.reproduce.evidence import Evidence
@@ -53,7 +53,7 @@ def by_episode(outcomes: Sequence[Outcome]) -> Tensor:
 
 def _lost(outcomes: Sequence[Outcome]) -> str:
     lost = sum(outcome.evaluation.not_finite for outcome in outcomes if outcome.evaluation)
-    return f"{lost} episodes left the finite numbers and count as wrong." if lost else ""
+    return f"{how_many(lost, 'episode')} left the finite numbers: counted as wrong." if lost else ""
 
 
 def _unturned(outcomes: Sequence[Outcome]) -> str:

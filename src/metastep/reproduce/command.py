@@ -16,7 +16,7 @@ from metastep.reproduce.listing import listing
 from metastep.reproduce.planning import is_done, jobs_for
 from metastep.reproduce.register import REGISTER, TABLES
 from metastep.reproduce.session import Session, absence, absent_for_more
-from metastep.runs.device import uses_gpu
+from metastep.runs.device import Device, uses_gpu
 
 ON_GPU = 4  # runs at a time; on a CPU they would only take turns
 RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("results", "bench")
@@ -24,22 +24,28 @@ RUNS, OUT, BENCH = Path("runs", "reproduce"), Path("results", "claims"), Path("r
 
 def reproduce(
     only: Annotated[str | None, typer.Option(help="Claims such as T4.31,X6.", show_default="all")] = None,
-    table: Annotated[str | None, typer.Option(help=f"Of {', '.join(TABLES)}.", show_default="all")] = None,
+    table: Annotated[str | None, typer.Option(help=f"One of {', '.join(TABLES)}.", show_default="all")] = None,
     list_claims: Annotated[bool, typer.Option("--list", help="Show what is done and what is open.")] = False,
     data: Data = None,
     runs: Annotated[Path, typer.Option(help="The folder for the runs.")] = RUNS,
     out: Annotated[Path, typer.Option(help="The folder for the claims, one file each, and what they rest on.")] = OUT,
     bench: Annotated[Path, typer.Option(help="The folder with what `metastep bench` measured.")] = BENCH,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Of each run.", show_default="1; transfer 3")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds for each run.", show_default="1; transfer 3")] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Of few-shot runs, if fewer.", show_default="the paper's")
+        int | None,
+        typer.Option(min=1, help="Iterations of few-shot runs, to make them shorter.", show_default="the paper's"),
     ] = None,
-    budget: Annotated[float | None, typer.Option(min=1, help="Seconds; what runs then is kept, and goes on.")] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds until it stops; what is under way is kept, and goes on in the next call."),
+    ] = None,
     together: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"] | None, typer.Option(help="Of new runs.")] = None,
-    precision: Annotated[Literal["float32", "tf32", "float64"] | None, typer.Option(help="Of new runs.")] = None,
+    device: Annotated[Device | None, typer.Option(help="Device for new runs.")] = None,
+    precision: Annotated[
+        Literal["float32", "tf32", "float64"] | None, typer.Option(help="Precision of new runs.")
+    ] = None,
 ) -> None:
     """Run the paper's tables and figures from presets, and write one file for each claim.
 
@@ -72,7 +78,7 @@ def chosen(only: str | None, table: str | None) -> list[Claim]:
     if only and table:
         raise MetastepError("--only and --table: which of them? Leave one out.")
     if table and table not in TABLES:
-        raise MetastepError(f"--table {table}: there is no such table. Choose of {', '.join(TABLES)}.")
+        raise MetastepError(f"--table {table}: there is no such table. Choose one of {', '.join(TABLES)}.")
     if not only:
         return [claim for claim in REGISTER.values() if table in (None, claim.table)]
     ids = [id.strip() for id in only.split(",")]

@@ -9,6 +9,7 @@ from metastep.errors import MetastepError
 from metastep.reproduce import keeping
 from metastep.reproduce.kinds import kind_of
 from metastep.reproduce.outcomes import MADE, Outcome, Position
+from metastep.runs import Run
 
 
 class MissingError(MetastepError):
@@ -38,7 +39,7 @@ class Evidence:
         pattern = re.compile(rf"{re.escape(self._name(kind_of(preset).trained_as(preset)))}-seed(\d+)")
         entries = self.runs.iterdir() if self.runs.is_dir() else ()
         found = {int(match[1]): each for each in entries if (match := pattern.fullmatch(each.name))}
-        return {seed: found[seed] for seed in sorted(found) if (found[seed] / "config.json").is_file()}
+        return {seed: found[seed] for seed in sorted(found) if Run.is_there(found[seed])}
 
     def position(self, preset: str, seed: int) -> Position | None:
         """How far a run is; None where it was not begun"""

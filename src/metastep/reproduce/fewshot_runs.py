@@ -19,11 +19,10 @@ from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.train import Trained
-from metastep.fewshot.use_commands import usable
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, RunError
-from metastep.runs.device import set_products
+from metastep.runs.device import Device, device_for, set_products
 from metastep.runs.together import Turns
 from metastep.windows import window_lengths
 
@@ -121,10 +120,10 @@ def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation |
     return None
 
 
-def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"], progress: Progress) -> None:
+def test(folder: Path, data: Path | None, device: Device, progress: Progress) -> None:
     """In full precision, whatever it was trained in"""
     set_products("float32")
-    learner = Learner.load(folder, CHECKPOINT).to(usable(device))
+    learner = Learner.load(folder, CHECKPOINT).to(device_for(device))
     for tested, rotations in _ways_to_test(learner):
         request = Request(rotations=rotations, episodes=EPISODES)
         scores.save(folder, evaluating.evaluate(tested, request, data, progress))

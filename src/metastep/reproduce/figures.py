@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from metastep.bench.cases import PAPER_SETTINGS, target_of
 from metastep.bench.plot import COLOURS, STYLE
-from metastep.bench.results import Row
-from metastep.reproduce.costs import BySteps, Epochs, label, seconds_of_epoch, with_more_steps
+from metastep.bench.results import Row, case_of
+from metastep.reproduce.fewshot_costs import with_more_steps
 from metastep.reproduce.outcomes import Outcome
+from metastep.reproduce.transfer_costs import BySteps, Epochs, seconds_of_epoch
 from metastep.transfer.presets import TARGETS
 
 TITLES = {
@@ -114,7 +115,7 @@ def _around(values: list[float]) -> tuple[float, float]:
 
 def _against_steps(axes: Axes, rows: list[Row], quantity: str) -> None:
     for method, title in TITLES.items():
-        points = sorted((row["steps"], row[quantity]) for row in rows if label(row) == method)
+        points = sorted((row["steps"], row[quantity]) for row in rows if case_of(row).method_label == method)
         if points:
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, "o-", color=COLOURS[method], label=title, markersize=3, linewidth=1.2)

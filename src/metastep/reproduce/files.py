@@ -65,6 +65,22 @@ def stands_in(content: Content) -> bool:
     return STANDS_IN in content["note"]
 
 
+def shown_value(content: Content) -> str:
+    """With its interval; of several numbers, each with its name"""
+    value = content["value"]
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_plain(each)}" for name, each in value.items())
+    return _plain(value) + ("" if content["interval"] is None else f" ± {content['interval']}")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(f"{each:,}" for each in value) if isinstance(value, list) else str(value)
+
+
 def content_of(claim: Claim, finding: Finding, stands_in: bool = False) -> Content:
     rest = _of_runs(claim, finding.outcomes) if finding.outcomes else _of_here(claim, finding.verdict != "not run")
     notes = [finding.note, *_about_runs(finding.outcomes), *([STANDS_IN] if stands_in else [])]

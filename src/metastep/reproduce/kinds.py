@@ -2,15 +2,15 @@
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 from metastep.reproduce import fewshot_runs, transfer_runs
 from metastep.reproduce.outcomes import Outcome, Position
+from metastep.runs.device import Device
 from metastep.runs.together import Turns
 
-Device = Literal["auto", "cpu", "cuda"]
 Reading = AbstractContextManager[Progress]
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from metastep.errors import how_many
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim
 from metastep.reproduce.evidence import Evidence
@@ -23,28 +23,12 @@ def listing(claims: Iterable[Claim], evidence: Evidence, out: Path, seeds: int |
     for claim in claims:
         content = files.read(out, claim.id)
         verdict = content["verdict"] if content else ""
-        ours = shown_value(content) if content else ""
+        ours = files.shown_value(content) if content else ""
         parts = (f"paper {claim.paper}", f"ours {ours}" if ours else "", state_of(claim, content, evidence, seeds))
         about = Text(claim.claim, overflow="fold").append(f"\n{' · '.join(filter(None, parts))}", "dim")
         colour = COLOURS.get(verdict, "dim")
         table.add_row(Text(claim.id, "bold", no_wrap=True), Text(verdict, colour, no_wrap=True), about)
     return table
-
-
-def shown_value(content: Content) -> str:
-    """With its interval; of several numbers, each with its name"""
-    value = content["value"]
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {_plain(each)}" for name, each in value.items())
-    return _plain(value) + ("" if content["interval"] is None else f" ± {content['interval']}")
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(f"{each:,}" for each in value) if isinstance(value, list) else str(value)
 
 
 def state_of(claim: Claim, content: Content | None, evidence: Evidence, seeds: int | None) -> str:
@@ -57,7 +41,8 @@ def state_of(claim: Claim, content: Content | None, evidence: Evidence, seeds: i
     if files.is_judged(content):
         assert content is not None
         wanted = seeds or seeds_of(claim.presets[0])
-        return f"done with {len(content['seeds'])} of {wanted} seeds, {content['iterations']:,} iterations"
+        made = f"{len(content['seeds'])} of {how_many(wanted, 'seed')}, {how_many(content['iterations'], 'iteration')}"
+        return f"done with {made}"
     if absent := absence(claim, evidence):
         return f"needs data: {absent}"
     return "open"

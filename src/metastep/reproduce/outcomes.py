@@ -3,15 +3,13 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 from metastep.bench.results import commit
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.scores import Evaluation
 from metastep.runs import Run, from_plain, read_metrics, to_plain
-from metastep.runs.device import environment, uses_gpu
+from metastep.runs.device import Device, device_for, environment
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import read_file, replace_file
 from metastep.transfer.config import TransferConfig
@@ -69,9 +67,8 @@ class Outcome:
     """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖) of the transfer loss, as far as the run looked"""
 
 
-def made_here(data: str, device: Literal["auto", "cpu", "cuda"]) -> Made:
-    place = torch.device("cuda" if uses_gpu(device) else "cpu")
-    return Made(**environment(place), commit=commit(), data=data)
+def made_here(data: str, device: Device) -> Made:
+    return Made(**environment(device_for(device)), commit=commit(), data=data)
 
 
 def write_made(folder: Path, made: Made) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim
 from metastep.reproduce.files import Content
-from metastep.reproduce.listing import shown_value
 from metastep.reproduce.register import FEW_SHOT, REGISTER, TABLES
 
 HEADINGS = ("claim", "what", "paper", "ours", "verdict", "seeds", "iterations", "seconds", "device", "data", "note")
@@ -62,7 +61,7 @@ def _cells(claim: Claim, content: Content | None) -> tuple[str, ...]:
         claim.id,
         claim.claim,
         claim.paper,
-        shown_value(content),
+        files.shown_value(content),
         content["verdict"],
         ", ".join(map(str, content["seeds"] or ())),
         f"{content['iterations']:,}" if content["iterations"] else "",

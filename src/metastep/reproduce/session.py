@@ -15,13 +15,13 @@ from metastep.errors import MetastepError, NonFiniteError
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
-from metastep.reproduce.kinds import Device, Kind, kind_of
+from metastep.reproduce.kinds import Kind, kind_of
 from metastep.reproduce.outcomes import MADE, made_here, write_made
 from metastep.reproduce.planning import Job, presets_of, runs_of, wanted_for
-from metastep.runs import Stop, stop_on_signals
+from metastep.runs import Run, Stop, stop_on_signals
 from metastep.runs.asked_for import require_run_of
 from metastep.runs.budget import within
-from metastep.runs.device import release
+from metastep.runs.device import Device, release
 from metastep.runs.together import Turns, together
 
 ABSENT, NOT_MADE = "is not at hand.", "Its runs were not made yet."
@@ -76,7 +76,7 @@ class Session:
     def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
         content = files.content_of(claim, finding, stands_in)
         if files.write(self.out, content):
-            shown = f"{content['value']} against {claim.paper}, " if files.is_judged(content) else ""
+            shown = f"{files.shown_value(content)} against {claim.paper}, " if files.is_judged(content) else ""
             self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
 
     def run(self, claims: Sequence[Claim], jobs: Sequence[Job], budget: float | None) -> bool:
@@ -124,7 +124,7 @@ class Session:
         config = kind.configured(job.preset, job.seed, self.evidence.iterations, self.changes)
         data = self.evidence.data
         self.say(f"{folder}")
-        if not (folder / "config.json").is_file():
+        if not Run.is_there(folder):
             yield from kind.train(config, folder, data, self.showing(f"reading {config.data.name}"))
         else:
             require_run_of(config, folder, "--runs")

@@ -2,12 +2,13 @@
 
 import statistics
 
-from metastep.reproduce import costs
 from metastep.reproduce.cells import LEAST
 from metastep.reproduce.claims import Finding, Presets, holds
 from metastep.reproduce.comparing import found
+from metastep.reproduce.costs import absent
 from metastep.reproduce.differences import over_seeds
 from metastep.reproduce.evidence import Evidence, MissingError
+from metastep.reproduce.transfer_costs import time_by_steps
 
 EARLY, SETTLED = 0.1, 0.5  # of training: the first tenth; the second half
 
@@ -32,9 +33,9 @@ def two_steps_are_best(evidence: Evidence, presets: Presets) -> Finding:
     """
     one, two, three = presets
     second, third = over_seeds(evidence, two, one), over_seeds(evidence, three, two)
-    times = costs.time_by_steps(evidence)
+    times = time_by_steps(evidence)
     if times is None:
-        return costs.absent("exact iterations with T = 1, 2 and 3")
+        return absent("exact iterations with T = 1, 2 and 3")
     first, middle, last = times.exact
     growth = (last - middle) / (middle - first)
     note = f"An iteration takes {', '.join(f'{ms:.4g}' for ms in times.exact)} ms with T = 1, 2, 3 ({times}); "

@@ -6,7 +6,7 @@ Every LOOK_EVERY iterations they also look at how the transfer gradient changes 
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from metastep.data.labelled import labelled_entry
 from metastep.data.progress import Progress
@@ -14,6 +14,7 @@ from metastep.errors import MetastepError
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made
 from metastep.runs import Run, read_metrics
+from metastep.runs.device import Device
 from metastep.runs.together import Turns
 from metastep.transfer import train as training
 from metastep.transfer.config import TransferConfig
@@ -95,7 +96,7 @@ def judged(folder: Path) -> bool:
     return True
 
 
-def test(folder: Path, data: Path | None, device: Literal["auto", "cpu", "cuda"], progress: Progress) -> None:
+def test(folder: Path, data: Path | None, device: Device, progress: Progress) -> None:
     """It was, after every epoch"""
 
 

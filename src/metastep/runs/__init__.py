@@ -7,7 +7,7 @@ from metastep.runs.lock import locked
 from metastep.runs.metrics import Metrics, read_metrics
 from metastep.runs.progress import Progress
 from metastep.runs.run import Run
-from metastep.runs.states import optimizer_tree, restore_optimizer, restore_rng, rng_tree
+from metastep.runs.states import optimizer_tree, restore_optimizer
 from metastep.runs.stop import Stop, stop_on_signals
 
 __all__ = [
@@ -26,8 +26,6 @@ __all__ = [
     "read_config",
     "read_metrics",
     "restore_optimizer",
-    "restore_rng",
-    "rng_tree",
     "save",
     "stop_on_signals",
     "to_plain",

@@ -22,6 +22,10 @@ def uses_gpu(wanted: Device) -> bool:
     return there and wanted != "cpu"
 
 
+def device_for(wanted: Device) -> torch.device:
+    return torch.device("cuda" if uses_gpu(wanted) else "cpu")
+
+
 def prepare_device(wanted: Device, precision: Precision, threads: int, number: int = 0) -> torch.device:
     """The device, with PyTorch set up for it; `number` is that of the GPU"""
     if not uses_gpu(wanted):

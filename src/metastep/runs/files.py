@@ -58,7 +58,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """What killed writers left; only for who holds the folder's lock."""
+    """What killed writers left; call it only while holding the folder's lock."""
     for partial in folder.glob(".*.partial"):
         with suppress(OSError):
             partial.unlink()

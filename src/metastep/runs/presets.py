@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, did_you_mean
 
 Config = TypeVar("Config")
 
@@ -45,7 +44,6 @@ def preset_table(presets: Mapping[str, Config], lines: Callable[[Config], tuple[
 def preset_named(name: str, presets: Mapping[str, Config], lister: str) -> Config:
     """lister: the command that lists them"""
     if name not in presets:
-        near = get_close_matches(name, presets, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
+        guess = did_you_mean(name, presets)
         raise MetastepError(f"there is no preset {name!r}.{guess} `{lister}` lists all of them.")
     return presets[name]

@@ -1,4 +1,4 @@
-"""A run is a folder: its configuration, its metrics, its last and its best checkpoint, and a lock for who writes."""
+"""A run is a folder: its configuration, its metrics, its last and its best checkpoint, and a lock for the writer."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -41,11 +41,16 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Self:
         run = cls(folder)
-        if not os.path.isfile(run.config_path):
+        if not cls.is_there(folder):
             reason = "holds no run (no config.json)" if os.path.isdir(folder) else "is not there, or no folder"
             raise problem(RunError, folder, reason, "Give the folder of a run")
         read_kind(run.config_path)
         return run
+
+    @classmethod
+    def is_there(cls, folder: Path) -> bool:
+        """Whether the folder holds a run"""
+        return os.path.isfile(cls(folder).config_path)
 
     def _require_vacant(self) -> None:
         if os.path.exists(self.config_path):

@@ -1,9 +1,8 @@
-"""What training holds besides its parameters, as trees that a checkpoint can keep: optimizers, random numbers."""
+"""The state of an optimizer, as a tree that a checkpoint can keep."""
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -51,19 +50,3 @@ def _copied(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _with_tuples(group: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has no tuples: what is one in `like` (betas) becomes one again."""
     return {key: tuple(value) if isinstance(like.get(key), tuple) else value for key, value in group.items()}
-
-
-def rng_tree() -> dict[str, Any]:
-    """torch's generators: the CPU's, and every GPU's if this process has used one."""
-    tree: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        tree["cuda"] = {str(index): state for index, state in enumerate(torch.cuda.get_rng_state_all())}
-    return tree
-
-
-def restore_rng(tree: Mapping[str, Any]) -> None:
-    """Continue the random numbers of `rng_tree`; GPUs that this machine lacks are passed over."""
-    torch.set_rng_state(tree["cpu"])
-    for index, state in tree.get("cuda", {}).items():
-        if int(index) < torch.cuda.device_count():
-            torch.cuda.set_rng_state(state, int(index))

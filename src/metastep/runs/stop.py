@@ -54,7 +54,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
 
 def terminated_as_interrupted() -> AbstractContextManager[None]:
-    """Inside, SIGTERM is as Ctrl-C: who waits for a process of its own then ends that one too."""
+    """Inside, SIGTERM is as Ctrl-C: a process that waits for a child then ends the child too."""
     return _received_by(signal.default_int_handler, signal.SIGTERM)
 
 

@@ -59,7 +59,7 @@ def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:
     """Keep up to `places` of them under way, and hand over what each returns, as it ends.
 
     A place that is free is taken by the next of `works`, which is asked for only then, and no more once a signal asked
-    to stop. What one of them raises ends all: who wants the others to go on lets it return its failure.
+    to stop. What one of them raises ends all. For the others to go on, it must return its failure instead.
     """
     waiting, free = iter(works), [_stream(places) for _ in range(places)]
     under_way: deque[_UnderWay[Result]] = deque()

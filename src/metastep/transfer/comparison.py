@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metastep.commands import progress_bar, unless_stopped
+from metastep.errors import how_many
 from metastep.runs import Run, read_metrics
 from metastep.runs.asked_for import require_run_of
 from metastep.transfer.config import SourceConfig, TransferConfig
@@ -27,13 +28,13 @@ def compare_methods(out: Path, epochs: int | None, seed: int, source_epochs: int
     configs = {name: configured(PRESETS[preset], out, epochs, seed) for name, preset in METHODS.items()}
     usual = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
     first = replace(usual, epochs=source_epochs or usual.epochs)
-    console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {first.epochs} epochs")
+    console.print(f"[bold]source[/]: {first.target.net} learns {first.data.name}, {how_many(first.epochs, 'epoch')}")
     source = finished(out / "source", first)
     console.print(f"it names {source.test:.1%} of its test pictures")
     results = {}
     for name, config in configs.items():
-        few = f"{config.data.per_class} labelled pictures of each class"
-        console.print(f"[bold]{name}[/]: {config.target.net} learns {config.data.name}, {few}, {config.epochs} epochs")
+        few, length = f"{config.data.per_class} labelled pictures of each class", how_many(config.epochs, "epoch")
+        console.print(f"[bold]{name}[/]: {config.target.net} learns {config.data.name}, {few}, {length}")
         results[name] = finished(out / folder_name(name), config)
     console.print(comparison_table(results, configs))
     write_pages(out, console)
@@ -47,7 +48,7 @@ def configured(config: TransferConfig, out: Path, epochs: int | None, seed: int)
 
 def finished(folder: Path, config: TransferConfig) -> Trained:
     """A run that is there already goes on, or is done; one of something else is refused"""
-    there = (folder / "config.json").is_file()
+    there = Run.is_there(folder)
     if there:
         require_run_of(config, folder, "--out")
     reading = progress_bar(f"reading {config.data.name}")

@@ -12,6 +12,7 @@ from typing import Literal
 from metastep.data.augment import Augmentation
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
+from metastep.runs.device import Device
 from metastep.runs.fields import all_options, refuse_unused, require, told
 
 MethodName = Literal["transfer", "scratch", "fine_tuning"]
@@ -37,7 +38,9 @@ class DataConfig:
     per_class: int | None = told(None, "Labelled pictures of each class to train on; all if left out.")
     augment: Augmentation = told("none", "How training pictures are varied: crops, mirrored but for crop_noflip.")
     batch: int = told(128, "Pictures in an iteration; the last ones of an epoch may be fewer.")
-    fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
+    fingerprint: str | None = told(
+        None, "Fingerprint of the pictures in a folder of your own; training takes it from the data."
+    )
 
     def __post_init__(self) -> None:
         require(self.size > 0, "data.size", self.size, "must be at least 1")
@@ -53,12 +56,14 @@ class SourceConfig:
     weights: str | None = told(
         None, "Its weights: a .safetensors or .pth file, or the folder of an earlier run; trained here if left out."
     )
-    classes: int | None = told(None, "Classes that it tells apart; from the data, where it is trained here.")
-    layers: tuple[str, ...] | None = told(None, "Layers that teach, such as layer1,layer2; the net's own choice.")
-    dataset: str | None = told(None, "What it is trained on, where it has no weights.")
-    epochs: int | None = told(None, "How long it is trained, where it has no weights.")
-    lr: float | None = told(None, "Of that training, by SGD with momentum 0.9 and a cosine; 0.1 if left out.")
-    weight_decay: float | None = told(None, "Of that training; 1e-4 if left out.")
+    classes: int | None = told(None, "Classes that it tells apart; taken from the data if it is trained here.")
+    layers: tuple[str, ...] | None = told(
+        None, "Layers that teach, such as layer1,layer2; the net's choice if left out."
+    )
+    dataset: str | None = told(None, "What it is trained on if it has no weights.")
+    epochs: int | None = told(None, "How long it is trained if it has no weights.")
+    lr: float | None = told(None, "Rate of that training, by SGD with momentum 0.9 and a cosine; 0.1 if left out.")
+    weight_decay: float | None = told(None, "Weight decay in that training; 1e-4 if left out.")
     augment: Augmentation | None = told(None, "How its training pictures are varied; none if left out.")
     fingerprint: str | None = told(None, "Of the pictures in a folder of your own; training takes it from the data.")
 
@@ -79,7 +84,9 @@ class TargetConfig:
     """The net that learns."""
 
     net: str = told("vgg9", "A net that comes with metastep, or your own as package.module:Name.")
-    layers: tuple[str, ...] | None = told(None, "Layers that are taught, such as layer1,layer2; the net's own choice.")
+    layers: tuple[str, ...] | None = told(
+        None, "Layers that are taught, such as layer1,layer2; the net's choice if left out."
+    )
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,11 @@ class MethodConfig:
     steps: int | None = told(None, "T: virtual steps on the transfer loss, whose effect θ is judged by; 2 if left out.")
     window: int | None = told(None, "n: virtual steps that share one gradient; 1 if left out.")
     beta: float | None = told(None, "β: weight of the transfer loss; 0.5 if left out.")
-    learned: bool | None = told(None, "Whether θ is learned; as it starts (all layers alike) if false.")
+    learned: bool | None = told(None, "Whether θ is learned; else it stays as it starts, with all layers alike.")
     outer: Literal["accuracy", "total"] | None = told(
         None, "What θ is judged by: the loss on labels, or first-order's surrogate, all of the loss."
     )
-    transfer_rate: float | None = told(None, "The virtual transfer steps' rate is the real one times this; 1.")
+    transfer_rate: float | None = told(None, "Multiplies the rate of the virtual transfer steps; 1 if left out.")
     pairs: str | None = told(
         None, "Source and target layers: all-to-all (if left out), one-to-one, or a list such as 0-1,2-2."
     )
@@ -115,9 +122,11 @@ class InnerConfig:
 
     optimizer: InnerOptimizer = told("sgd", "What moves the target net.")
     lr: float = told(0.1, "Its rate in the first epoch.")
-    momentum: float | None = told(None, "Of sgd; 0.9 if left out.")
+    momentum: float | None = told(None, "Momentum of sgd; 0.9 if left out.")
     weight_decay: float = told(1e-4, "Pulls the parameters to 0 at every step.")
-    schedule: Literal["cosine", "constant"] = told("cosine", "Of the rate, over epochs: cosine falls towards 0.")
+    schedule: Literal["cosine", "constant"] = told(
+        "cosine", "How the rate changes over epochs; cosine falls towards 0."
+    )
 
     def __post_init__(self) -> None:
         require(self.lr >= 0, "inner.lr", self.lr, "must not be negative")
@@ -149,13 +158,15 @@ class TransferConfig:
     inner: InnerConfig = InnerConfig()
     meta: MetaConfig = MetaConfig()
     epochs: int = told(200, "Passes over the training pictures.")
-    seed: int = told(0, "Of the first parameters, the order of pictures and their augmentation.")
+    seed: int = told(0, "Seed of the first parameters, the order of pictures and their augmentation.")
     checkpoint_every: int = told(1, "Epochs between two checkpoints.")
     gradient_difference: int = told(
         0, "Iterations between two looks at how the transfer gradient changes in a virtual step; 0 for none."
     )
-    precision: Literal["float32", "tf32", "float64"] = told("float32", "Of the arithmetic; tf32 is a GPU's faster one.")
-    device: Literal["auto", "cpu", "cuda"] = told("auto", "auto takes a GPU where there is one.")
+    precision: Literal["float32", "tf32", "float64"] = told(
+        "float32", "Precision of the arithmetic; tf32 is a GPU's faster one."
+    )
+    device: Device = told("auto", "auto takes a GPU where there is one.")
     compile: bool | None = told(
         None,
         "On a GPU, fuse the operators of an iteration, which takes minutes at first; on a CPU, do nothing twice, which "
@@ -218,9 +229,10 @@ class TransferConfig:
 
     @property
     def essential(self) -> "TransferConfig":
-        """Without what makes no other run of it: where and how precisely it is computed, how often it is looked at,
+        """Without what does not make it another run.
 
-        where the data and the file of weights lie, and of scratch all that there is no source for.
+        That is where and how precisely it is computed, how often it is looked at, and where the data and the file of
+        weights lie; for scratch, also its source, which it does not use.
         """
         shared = self.shared
         defaults = TransferConfig(method=MethodConfig("scratch"))

@@ -6,7 +6,6 @@ one `torch.func.functional_call`. Nothing of the module changes but for the leng
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, did_you_mean, how_many
 from metastep.modules import apply, evaluation_mode
 from metastep.transfer.normalising import normalised
 from metastep.trees import Tree, map_tree
@@ -105,7 +104,7 @@ def _shape(name: str, feature: object, batch: int) -> tuple[int, int, int]:
     if not isinstance(feature, Tensor) or feature.dim() != 4 or len(feature) != batch:
         got = tuple(feature.shape) if isinstance(feature, Tensor) else type(feature).__name__
         raise MetastepError(
-            f"layer {name!r} gives {got} for a batch of {batch} pictures; a feature to transfer must be "
+            f"layer {name!r} gives {got} for a batch of {how_many(batch, 'picture')}; a feature to transfer must be "
             "(batch, channels, height, width). Name a convolutional layer or block."
         )
     channels, height, width = feature.shape[1:]
@@ -116,9 +115,9 @@ def layer_named(module: nn.Module, name: str) -> nn.Module:
     try:
         return module.get_submodule(name or "''")  # the empty name would be the module itself
     except AttributeError as error:
-        near = " or ".join(map(repr, get_close_matches(name, dict(module.named_modules()), n=3)))
+        guess = did_you_mean(name, dict(module.named_modules()))
         children = ", ".join(part for part, _ in module.named_children())
         raise MetastepError(
-            f"{type(module).__name__} has no layer {name!r}. {f'Did you mean {near}? ' if near else ''}"
+            f"{type(module).__name__} has no layer {name!r}.{guess} "
             f"Its layers begin with {children}; module.named_modules() lists all."
         ) from error

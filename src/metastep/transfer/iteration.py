@@ -20,10 +20,10 @@ from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.transfer.features import Tapped, tap_and_update
 from metastep.transfer.lookahead import Lookahead
-from metastep.transfer.loss import Guides, guides
 from metastep.transfer.losses import Batch, Losses
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Weights
+from metastep.transfer.transfer_loss import Guides, guides
 from metastep.trees import Tree
 
 __all__ = ["Batch", "Iterate", "Method", "Metrics", "TransferState", "initial_state", "iteration"]

@@ -8,8 +8,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from metastep.transfer.features import Tapped, batch_statistics, tap
-from metastep.transfer.loss import Guides, transfer_loss
 from metastep.transfer.networks import Guidance, Weights
+from metastep.transfer.transfer_loss import Guides, transfer_loss
 from metastep.trees import Tree
 
 Batch = tuple[Tensor, Tensor]  # pictures (batch, channels, height, width), labels (batch,)

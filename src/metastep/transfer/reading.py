@@ -30,9 +30,9 @@ def require_alike(config: TransferConfig, source: LabelledSplits, target: Labell
 
 
 def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
-    """Users' own folders as they are now, the source's where one is to be trained
+    """`config` with the places of the user's own folders and files, and what the folders hold now.
 
-    A file of weights in its place, too, unless it is one of the data directory, which may be elsewhere for others.
+    Weights that are named below the data directory keep that name: for others, the directory may be elsewhere.
     """
     data, source = config.data, config.source
     if is_own(data.name, root):

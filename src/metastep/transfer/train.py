@@ -110,7 +110,7 @@ def _reopened(
 def _source_again(
     config: TransferConfig, splits: LabelledSplits, place: Path, data: Path | None, source_data: str | None
 ) -> Turns[Trained]:
-    if (place / "config.json").is_file():
+    if Run.is_there(place):
         return _reopened(place, data, target_net=config.source.net, target_data=source_data)
     return _new_source(config, splits, place, data)
 

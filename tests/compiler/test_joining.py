@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from metastep.compiling import compiled, traced
-from metastep.joining import MANY
+from metastep.compiler.compiling import compiled, traced
+from metastep.compiler.joining import MANY
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

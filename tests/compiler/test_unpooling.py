@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import vjp
 from torch.nn.functional import max_pool2d
 
-from metastep.compiling import compiled, traced
+from metastep.compiler.compiling import compiled, traced
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -9,8 +9,8 @@ from metastep.errors import MetastepError
 from metastep.modules import parameters_of
 from metastep.nets import VGG, ResNet18, ResNet32, ResNet34
 from metastep.transfer.features import Tapped, tap
-from metastep.transfer.loss import guides, resized, transfer_loss
 from metastep.transfer.networks import Matching, MetaNetworks, all_to_all, guidance, pairs_named
+from metastep.transfer.transfer_loss import guides, resized, transfer_loss
 from tests.transfer.helpers import naive_resize, naive_transfer_loss, parts, pictures
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from metastep.side_by_side import SIDE_BY_SIDE
+from metastep.compiler.side_by_side import SIDE_BY_SIDE
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from metastep.merging import call
+from metastep.compiler.merging import call
 
 aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from metastep.compiling import Compiled, as_traced, inductor
-from metastep.side_by_side import SIDE_BY_SIDE
+from metastep.compiler.compiling import Compiled, as_traced, inductor
+from metastep.compiler.side_by_side import SIDE_BY_SIDE
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

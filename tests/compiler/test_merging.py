@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.func import grad, jvp
 from torch.nn.functional import conv2d
 
-from metastep import merging
-from metastep.compiling import compiled, traced
+from metastep.compiler import merging
+from metastep.compiler.compiling import compiled, traced
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from metastep import merging
-from metastep.compiling import Compiled, as_traced, compiled, traced
+from metastep.compiler import merging
+from metastep.compiler.compiling import Compiled, as_traced, compiled, traced
 from metastep.engine import Captured
 from metastep.transfer.iteration import initial_state, iteration
 from metastep.trees import joined, parted, tree_leaves

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.compiler.joining import join_at_once, keep_whole
+from metastep.compiler.merging import call, merge_sums
+from metastep.compiler.side_by_side import SIDE_BY_SIDE
 from metastep.errors import MetastepError
-from metastep.joining import join_at_once, keep_whole
-from metastep.merging import call, merge_sums
-from metastep.side_by_side import SIDE_BY_SIDE
 from metastep.trees import tree_leaves
 
 aten = torch.ops.aten

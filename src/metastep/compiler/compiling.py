@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.compiler.side_by_side import teach_inductor
+from metastep.compiler.simplifying import merge_equal, simplified
+from metastep.compiler.unpooling import max_pool2d_with_indices_backward
 from metastep.errors import first_line
 from metastep.noise import recorded
-from metastep.side_by_side import teach_inductor
-from metastep.simplifying import merge_equal, simplified
 from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
-from metastep.unpooling import max_pool2d_with_indices_backward
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
@@ -39,8 +39,8 @@ def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
     teach_inductor()
     fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
-    # A BatchNorm's output has five arguments. With 4, the default, it is kept in memory for its readers; it is no more
-    # to make it again of its input, which most of them read too.
+    # A BatchNorm's output reads five tensors. At inductor's default threshold of 4 it would be stored for its readers;
+    # recomputing it costs no more, since most of them read its input anyway.
     options = {"triton.cudagraphs": False, "realize_reads_threshold": 8}
     return compile(graph, shapes, options=options)  # type: ignore[no-any-return]
 
