@@ -61,9 +61,7 @@ def evaluate(
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Another data set.", show_default="as trained")] = None,
     split: Annotated[str, typer.Option(help="train, val, trainval, test or all.")] = "test",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Chooses the episodes: with one seed, all learners see the same.")
-    ] = EVALUATION_SEED,
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the episodes.")] = EVALUATION_SEED,
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="Judge each query by itself, as classify does; slower.")
     ] = False,
@@ -173,7 +171,9 @@ def print_evaluation(result: Evaluation) -> None:
     headline.append("  " + "; ".join(filter(None, (setting, judged_by, weights_of(result)))), "default")
     console.print(headline, soft_wrap=True)
     if result.not_finite:
-        lost = f"{how_many(result.not_finite, 'episode')} left the finite numbers: what they did not predict counts as wrong."
+        lost = (
+            f"{how_many(result.not_finite, 'episode')} left the finite numbers: what is not predicted counts as wrong."
+        )
         console.print(Text(lost, "yellow"), soft_wrap=True)
     console.print(step_table(result))
 
