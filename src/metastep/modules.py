@@ -30,10 +30,16 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         )
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-    # Fused attention and cuDNN's recurrent kernels have no forward mode and no second backward; plain ones have.
-    plain_rnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
-    with sdpa_kernel(SDPBackend.MATH), plain_rnn:
+    with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, params, inputs)
+
+
+@contextmanager
+def _plain_recurrence() -> Iterator[None]:
+    """Fused recurrent kernels, as fused attention, have no forward mode and no second backward; plain ones have."""
+    untouched = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}  # setting tf32 warns on most CPUs
+    with torch.backends.cudnn.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False, **untouched):
+        yield
 
 
 def _mapped_like(inputs: Any, params: Tree) -> Tree:
