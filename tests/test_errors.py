@@ -288,6 +288,15 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a list of arrays": (
         lambda: estimate(P, tasks=[map_tree(lambda x: x.numpy(), first(TASKS))]), ["tasks: ndarray", "torch.as_tensor"]
     ),
+    "data of another precision": (
+        lambda: estimate(P, tasks=map_tree(lambda x: x.float(), TASKS)), ["different precisions", "same dtype", "x.to("]
+    ),
+    "bytes": (
+        lambda: ms.over_tasks(ms.maml(PICTURES.problem, ms.SGD(0.1), 2))(
+            PICTURES.meta, map_tree(lambda x: x.byte(), PICTURES.tasks)
+        ),
+        ["unsigned char", "divided by 255"],
+    ),
     "stacked tasks for one": (
         lambda: ms.maml(PICTURES.problem, ms.SGD(0.1), 2)(PICTURES.meta, PICTURES.tasks),
         ["[3, 6, 1, 8, 8]", "metastep.over_tasks(method)"],

@@ -51,6 +51,11 @@ _REMEDIES = (
         "{op} was given where a tensor is needed. Make tensors of the data first, with torch.as_tensor(…).",
     ),
     (
+        re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
+        "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
+        "parameters are; bytes of pictures are divided by 255 then.",
+    ),
+    (
         re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*)"),
         "the module takes inputs with another number of axes: {op}. A method takes one task; stacked tasks, with one "
         "axis more, are for metastep.over_tasks(method), which takes a single one as a list, [task].",
