@@ -10,14 +10,41 @@ from torch import nn
 
 import metastep as ms
 from metastep.trees import map_tree
-from tests.helpers import case, first, own_step, randn
+from tests.helpers import case, first, own_step, randn, relative_error
 
 P, META, TASKS = case("regression")
 W = {"w": torch.ones(2)}
+UNIT = nn.Linear(1, 1)
 
 
-def estimate(problem: ms.Problem, **options: Any) -> Any:
-    return ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2, **options))(META, TASKS)
+PICTURES = case("convolution")
+
+
+def estimate(problem: ms.Problem, meta: Any = META, tasks: Any = TASKS) -> Any:
+    return ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2))(meta, tasks)
+
+
+def stepping(step: Any) -> Any:
+    return ms.maml(P, ms.StepFunction(step), 2)(META, first(TASKS))
+
+
+class Looking(nn.Module):
+    """Multiplies by something that it finds in its inputs"""
+
+    def __init__(self, look: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.look = nn.Linear(2, 1).double(), look
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.linear(x) * self.look(x)
+
+
+def mapped(net: nn.Module) -> Any:
+    return ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 2))(ms.parameters_of(net), TASKS)
+
+
+def looking(look: Callable[[torch.Tensor], Any]) -> Any:
+    return mapped(Looking(look))
 
 
 def vector_loss(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -81,7 +108,8 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "betas": (lambda: ms.Adam(betas=(0.9, 1.0)), ["betas", "[0, 1)"]),
     "nesterov": (lambda: ms.SGD(0.1, nesterov=True), ["nesterov", "momentum"]),
     "rates of another tree": (
-        lambda: ms.maml(P, ms.SGD({"x": 0.1}), 2)(META, first(TASKS)), ["rates does not match", "one number"]
+        lambda: ms.maml(P, ms.SGD({"x": 0.1}), 2)(META, first(TASKS)),
+        ["rates does not match", "only in the rates: 'x'", "only in the parameters: '0.bias'", "one number"],
     ),
     "gradient of another tree": (
         lambda: ms.SGD(0.1).advance(ms.SGD(0.1).init(W), {"v": torch.ones(2)}, None, 1), ["params and gradients"]
@@ -173,6 +201,128 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a task without names": (
         lambda: ms.maml(P, ms.SGD(0.1), 3)(META, tuple(first(TASKS))), ["given as a tuple", "metastep.Task("]
     ),
+    "meta of another module": (
+        lambda: ms.maml(P, ms.SGD(0.1), 2)(ms.parameters_of(nn.Linear(2, 1)), first(TASKS)),
+        ["not θ of this Sequential", "only in the module: '0.bias'", "only in meta: 'bias', 'weight'", "parameters_of"],
+    ),
+    "a name too few": (
+        lambda: estimate(P, meta={name: p for name, p in META.items() if name != "2.bias"}),
+        ["only in the module: '2.bias'", "requires_grad_(False)", "adapt_only"],
+    ),
+    "a name too many": (lambda: estimate(P, meta={**META, "x": torch.ones(1)}), ["only in meta: 'x'"]),
+    "another shape": (
+        lambda: estimate(P, meta={**META, "2.bias": torch.ones(())}), ["'2.bias' is (1,) in the module and () in meta"]
+    ),
+    "meta of another module beside rates": (
+        lambda: ms.meta_sgd(P, ms.SGD(0.1), 2)(ms.with_rates(W, 0.1), first(TASKS)), ["only in meta: 'w'"]
+    ),
+    "another meta for a head": (
+        lambda: ms.anil(P, ms.SGD(0.1), 2, lambda name: name == "w")(W, first(TASKS)), ["only in meta: 'w'"]
+    ),
+    "meta without names": (lambda: estimate(P, meta=list(META.values())), ["only in meta: '0', '1', '2' and 1 more"]),
+    "a module for meta": (lambda: estimate(P, meta=UNIT), ["meta: Linear", "metastep.parameters_of(module)"]),
+    "a generator for meta": (lambda: estimate(P, meta=iter(META.values())), ["where tensors are needed"]),
+    "a class for a module": (lambda: ms.few_shot(nn.Linear, F.mse_loss), ["Linear'> is no nn.Module", "Linear(…)"]),
+    "a function for a module": (lambda: ms.few_shot(F.relu, F.mse_loss), ["relu", "is no nn.Module", "Problem"]),
+    "no loss": (lambda: ms.few_shot(UNIT, None), ["the loss is None", "(prediction, target)", "cross_entropy"]),
+    "a class for a loss": (lambda: ms.few_shot(UNIT, nn.MSELoss), ["MSELoss is the class", "MSELoss()"]),
+    "a loss of something else": (
+        lambda: ms.few_shot(UNIT, lambda p: p.mean()), ["the loss is called with (prediction, target)", "(p)"]
+    ),
+    "metrics without names": (
+        lambda: ms.few_shot(UNIT, F.mse_loss, [ms.accuracy]), ["metrics is a list", "metastep.accuracy}"]
+    ),
+    "a metric that is a number": (
+        lambda: estimate(P._replace(outer_loss=lambda p, m, t: (p["2.bias"].sum(), {"half": 0.5}))),
+        ["'half' is a float", ".item()"],
+    ),
+    "metrics that are no dict": (
+        lambda: estimate(P._replace(outer_loss=lambda p, m, t: (p["2.bias"].sum(), 0.5))), ["metrics as a float"]
+    ),
+    "rates of too few steps": (
+        lambda: ms.maml_pp(P, ms.SGD(0.1), 4)(ms.with_rates(META, 0.1, 3), first(TASKS)),
+        ["rates (3,) for step 3", "with_rates(params, lr, steps)"],
+    ),
+    "methods without names": (lambda: ms.compare([ms.maml(P, ms.SGD(0.1), 2)], META, TASKS), ["methods is a list"]),
+    "a step that forgets the memory": (
+        lambda: stepping(lambda params, memory, grad, meta, t: params), ["returned a dict", "(params, memory)"]
+    ),
+    "a step that drops names": (
+        lambda: stepping(lambda params, memory, grad, meta, t: ({"2.bias": params["2.bias"]}, memory)),
+        ["changed φ", "only in φ before it: '0.bias'"],
+    ),
+    "a step of other arguments": (
+        lambda: ms.StepFunction(lambda params, grad: params), ["(params, memory, grad, meta, t)", "(params, grad)"]
+    ),
+    "parameters without names": (
+        lambda: ms.from_optimizer(torch.optim.SGD(META.values(), lr=0.1), iter(META.values())),
+        ["parameters is a dict_valueiterator", "named_parameters()"],
+    ),
+    "an inner loss for windows": (
+        lambda: ms.maml(P._replace(windows=lambda params, meta, batch: batch.sum()), ms.SGD(0.1), 2),
+        ["(task, lengths)", "(params, meta, batch)", "every_window(loss)"],
+    ),
+    "the same, held": (lambda: ms.proximal(P._replace(windows=lambda p, m, b: b), 1.0), ["every_window(loss)"]),
+    "windows that are none": (
+        lambda: estimate(P._replace(windows=lambda task, lengths: task.support[0].sum())),
+        ["gave a Tensor", "list of metastep.Window"],
+    ),
+    "windows that are pairs": (
+        lambda: estimate(ms.proximal(P._replace(windows=lambda task, lengths: [task.support]), 1.0)),
+        ["a list of something else"],
+    ),
+    "a method by name": (
+        lambda: ms.meta_gradient(UNIT, "multi_step", ms.SGD(0.1), 2, 1), ["'multi_step'", "metastep.multi_step"]
+    ),
+    "a method that is applied already": (
+        lambda: ms.meta_gradient(UNIT, ms.maml(P, ms.SGD(0.1), 2), ms.SGD(0.1), 2, 1), ["= Estimator"]
+    ),
+    "a problem over tasks": (lambda: ms.over_tasks(P), ["a Problem is no method", "multi_step(problem"]),
+    "arrays": (
+        lambda: ms.maml(P, ms.SGD(0.1), 2)(META, map_tree(lambda x: x.numpy(), first(TASKS))),
+        ["numpy.ndarray", "torch.as_tensor"],
+    ),
+    "stacked arrays": (
+        lambda: estimate(P, tasks=map_tree(lambda x: x.numpy(), TASKS)), ["tasks: ndarray", "torch.as_tensor"]
+    ),
+    "a list of arrays": (
+        lambda: estimate(P, tasks=[map_tree(lambda x: x.numpy(), first(TASKS))]), ["tasks: ndarray", "torch.as_tensor"]
+    ),
+    "data of another precision": (
+        lambda: estimate(P, tasks=map_tree(lambda x: x.float(), TASKS)), ["different precisions", "same dtype", "x.to("]
+    ),
+    "bytes": (
+        lambda: ms.over_tasks(ms.maml(PICTURES.problem, ms.SGD(0.1), 2))(
+            PICTURES.meta, map_tree(lambda x: x.byte(), PICTURES.tasks)
+        ),
+        ["unsigned char", "divided by 255"],
+    ),
+    "stacked tasks for one": (
+        lambda: ms.maml(PICTURES.problem, ms.SGD(0.1), 2)(PICTURES.meta, PICTURES.tasks),
+        ["[3, 6, 1, 8, 8]", "metastep.over_tasks(method)"],
+    ),
+    "one task for stacked ones": (
+        lambda: ms.over_tasks(ms.maml(PICTURES.problem, ms.SGD(0.1), 2))(PICTURES.meta, first(PICTURES.tasks)),
+        ["got 3D input", "[task]"],
+    ),
+    "one task of two lengths for stacked ones": (lambda: estimate(P, tasks=first(TASKS)), ["'6', '7'", "[task]"]),
+    "a whole estimate": (lambda: ms.write_grads(META, estimate(P)), ["pass estimate.grad"]),
+    "gradients for a module": (
+        lambda: ms.write_grads(UNIT, estimate(P).grad), ["parameters: Linear", "parameters_of(module)"]
+    ),
+    "names that differ": (
+        lambda: ms.write_grads(META, {**W, **dict(list(META.items())[:2])}),
+        ["only in the first: '2.bias', '2.weight'", "only in the second: 'w'"],
+    ),
+    "names in another order": (lambda: ms.write_grads(META, dict(reversed(META.items()))), ["not the order"]),
+    "item": (lambda: looking(lambda x: x.max().item()), [".item()", "vmap", "torch.where", "metastep.stack(["]),
+    "if": (lambda: looking(lambda x: 1.0 if x.sum() > 0 else -1.0), ["or an if", "vmap", "leave over_tasks out"]),
+    "a mask": (lambda: looking(lambda x: x[x > 0].mean()), ["indexing with a boolean mask", "vmap"]),
+    "an array on the way": (lambda: looking(lambda x: float(x.numpy().max())), [".numpy()", "metastep.apply("]),
+    "no batching rule": (
+        lambda: mapped(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 1).double())),
+        ["the operator div.out", "vmap", "spectral_norm", "module.eval()"],
+    ),
     "no such reference": (lambda: ms.compare({"a": ms.maml(P, ms.SGD(0.1), 2)}, META, TASKS, "b"), ["'b'", "a"]),
 }  # fmt: skip
 
@@ -198,6 +348,36 @@ def test_what_has_no_remedy_is_raised_as_it_was() -> None:
 def test_what_the_message_recommends_works() -> None:
     assert linear(F.huber_loss)(ms.exact_reverse).loss.isfinite()
     assert linear(lambda a, b: torch.cdist(a, b).mean())(ms.central_difference()).loss.isfinite()
+    assert mapped(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 1).double()).eval()).loss.isfinite()
+
+
+@pytest.mark.parametrize("look", [lambda x: x.max().item(), lambda x: 1.0 if x.sum() > 0 else -1.0])
+def test_tasks_that_cannot_be_mapped_are_taken_one_by_one(look: Any) -> None:
+    net = Looking(look)
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    tasks = [map_tree(lambda x, i=i: x[i], TASKS) for i in range(3)]
+    swept, stored = (
+        ms.stack([method(meta, task).grad for task in tasks])
+        for method in (ms.maml(problem, ms.SGD(0.1), 2), ms.reference(problem, ms.SGD(0.1), 2))
+    )
+    assert relative_error(swept, stored) < 1e-9
+    ms.write_grads(meta, {name: grad.mean(0) for name, grad in swept.items()})
+
+
+def test_a_parameter_may_be_frozen_after_the_problem_was_made() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).double()
+    method, task = ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 2), first(TASKS)
+    before = ms.parameters_of(net)
+    net[0].requires_grad_(False)
+    assert method(before, task).grad.keys() == before.keys()
+    assert method(ms.parameters_of(net), task).grad.keys() == {"1.weight", "1.bias"}
+
+
+def test_a_step_may_return_its_parameters_in_any_order() -> None:
+    def step(params: Any, memory: Any, grad: Any, meta: Any, t: int) -> Any:
+        return {name: params[name] - 0.1 * grad[name] for name in reversed(params)}, memory
+
+    assert relative_error(stepping(step).grad, ms.maml(P, ms.SGD(0.1), 2)(META, first(TASKS)).grad) < 1e-9
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1])

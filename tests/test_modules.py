@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.nets import Conv4
-from tests.helpers import DYNAMICS, randn, relative_error
+from metastep.trees import map_tree
+from tests.helpers import DYNAMICS, first, randn, relative_error
 
 
 class Pooled(nn.Module):
@@ -104,6 +105,17 @@ def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
     stored = ms.over_tasks(ms.reference(problem, dynamics, 6, 2))(meta, tasks)
     assert relative_error(swept.grad, stored.grad) < 1e-9
     assert torch.equal(after, torch.rand(()))  # the sweep leaves the generator where autograd does
+
+
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_recurrent_layers_in_the_precision_that_has_fused_kernels(kind: Any, curvature: Any) -> None:
+    torch.manual_seed(0)
+    problem, meta, tasks = sequences(Pooled(kind(4, 4, batch_first=True), 4))
+    tasks = map_tree(lambda x: x.float() if x.is_floating_point() else x, tasks)
+    method, reference = ms.multi_step(problem, ms.SGD(0.1), 6, 2, curvature), ms.reference(problem, ms.SGD(0.1), 6, 2)
+    assert relative_error(ms.over_tasks(method)(meta, tasks).grad, ms.over_tasks(reference)(meta, tasks).grad) < 1e-5
+    assert relative_error(method(meta, first(tasks)).grad, reference(meta, first(tasks)).grad) < 1e-5
 
 
 def test_dropout_is_the_same_in_every_look_at_a_window() -> None:

@@ -200,8 +200,17 @@ def test_one_picture_at_a_time_goes_through_pooling(batch: int) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda meta, tasks: ({**meta, "more": torch.zeros(1)}, tasks), "'more' is none of its parameters"),
-        (lambda meta, tasks: (dict(list(meta.items())[1:]), tasks), "is missing"),
+        (lambda meta, tasks: ({**meta, "more": torch.zeros(1)}, tasks), "only in meta: 'more'"),
+        (lambda meta, tasks: (dict(list(meta.items())[1:]), tasks), "only in the module: '0.0.weight'"),
+        (
+            lambda meta, tasks: ({**meta, "3.bias": torch.zeros(7)}, tasks),
+            r"'3.bias' is \(3,\) in the module and \(7,\)",
+        ),
+        (lambda meta, tasks: (list(meta.values()), tasks), "only in meta: '0', '1', '2' and"),
+        (lambda meta, tasks: (NET.build(), tasks), r"meta: Sequential.*parameters_of\(module\)"),
+        (lambda meta, tasks: (meta, of_kind(tasks, torch.uint8)), "pictures are torch.uint8.*divide by 255"),
+        (lambda meta, tasks: (meta, of_kind(tasks, torch.float32)), r"x\.to\(torch.float64\)"),
+        (lambda meta, tasks: (meta, map_tree(lambda x: x.numpy(), tasks)), r"pictures: ndarray.*torch\.as_tensor"),
         (lambda meta, tasks: (meta, with_labels(tasks, -100)), "labels from -100 to"),
         (lambda meta, tasks: (meta, with_labels(tasks, 99)), "to 99: they must be from 0 to"),
         (lambda meta, tasks: (meta, map_tree(lambda x: x[:0], tasks)), "there is no task"),
@@ -212,6 +221,10 @@ def test_what_is_not_served_is_refused(change: Any, reason: str) -> None:
     gradient, _, meta, tasks = both_ways(NET)
     with pytest.raises(ms.MetastepError, match=reason):
         gradient(*change(meta, tasks))
+
+
+def of_kind(tasks: ms.Task, dtype: torch.dtype) -> ms.Task:
+    return ms.Task(*((x.to(dtype), y) for x, y in tasks))
 
 
 def with_labels(tasks: ms.Task, label: int) -> ms.Task:

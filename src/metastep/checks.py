@@ -1,13 +1,14 @@
-"""What a method is given, looked at before anything runs: the core itself is free of this."""
+"""What users give, and what their functions return, looked at before it is used: the core itself is free of this."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import torch
 
 from metastep.errors import MetastepError
-from metastep.trees import is_number
+from metastep.trees import Tree, difference, is_number, shapes, tree_flatten, tree_leaves
 
 Weights = Sequence[Any] | torch.Tensor
 
@@ -17,6 +18,105 @@ def require_problem(problem: Any) -> None:
         raise MetastepError(
             f"{type(problem).__name__} is no problem: it has no {', '.join(missing)}. Make one of a module and its "
             "loss with metastep.few_shot(module, loss), or of three functions with metastep.Problem."
+        )
+    require_takes(problem.start, "start of a problem", "meta, task")
+    whole = "One loss for all windows is metastep.every_window(loss)."
+    require_takes(problem.windows, "windows of a problem", "task, lengths", whole)
+    require_takes(problem.outer_loss, "outer_loss of a problem", "params, meta, task")
+
+
+def require_takes(function: Any, what: str, arguments: str, remedy: str = "Write it with these arguments.") -> None:
+    """That `function` can be called with as many arguments as are named; one that does not tell is taken as it is"""
+    if not callable(function):
+        raise MetastepError(f"{what} is {function!r}, and no function of ({arguments}). {remedy}")
+    if torch.compiler.is_compiling():
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise MetastepError(f"{what} is called with ({arguments}), but takes {signature}: {error}. {remedy}") from None
+
+
+def require_windows(windows: Any) -> list[Any]:
+    if not isinstance(windows, list | tuple) or not all(hasattr(window, "loss") for window in windows):
+        got = f"a {type(windows).__name__}" + (" of something else" if isinstance(windows, list | tuple) else "")
+        raise MetastepError(
+            f"windows(task, lengths) gave {got}: it must be a list of metastep.Window(loss, batch, steps), or what "
+            "metastep.every_window(loss) makes of one loss."
+        )
+    return windows  # type: ignore[return-value]
+
+
+def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
+    """What a user's step returned; φ keeps its names and shapes"""
+    if not (isinstance(moved, list | tuple) and len(moved) == 2):
+        raise MetastepError(
+            f"the step of a StepFunction returned a {type(moved).__name__}: it must return (params, memory), where "
+            "memory is () if there is none."
+        )
+    params, memory = moved
+    alike = (tree_flatten(params)[1], shapes(params)) == (tree_flatten(before)[1], shapes(before))
+    found = None if alike else difference(before, params, "φ before it", "φ after it")
+    if found:
+        raise MetastepError(f"the step of a StepFunction changed φ: {found}. Return every parameter of params.")
+    return params, memory
+
+
+def require_meta(meta: Any, what: str = "meta") -> None:
+    remedy = "Of a module, pass metastep.parameters_of(module), its parameters by name; of numbers, torch.tensor(…)."
+    _require_tensors(meta, what, remedy)
+
+
+def require_data(data: Any, what: str) -> None:
+    _require_tensors(data, what, "Make tensors of the data first, with torch.as_tensor(…).")
+
+
+def _require_tensors(tree: Any, what: str, remedy: str) -> None:
+    for leaf in tree_leaves(tree):
+        if not isinstance(leaf, torch.Tensor):
+            raise MetastepError(f"{what}: {type(leaf).__name__}, where tensors are needed. {remedy}")
+
+
+def require_pictures(x: Any, like: torch.Tensor) -> None:
+    require_data(x, "pictures")
+    if x.dtype != like.dtype:
+        raise MetastepError(
+            f"pictures are {x.dtype}, and the parameters {like.dtype}. Convert them with x.to({like.dtype}), and what "
+            "was bytes divide by 255: pictures are in [0, 1]."
+        )
+
+
+def require_few_shot(loss: Any, metrics: Any) -> None:
+    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        raise MetastepError(f"loss = {loss.__name__} is the class: make one of it, {loss.__name__}().")
+    usual = "Pass one such as torch.nn.functional.cross_entropy."
+    require_takes(loss, "the loss", "prediction, target", usual)
+    if not isinstance(metrics, Mapping | None):
+        raise MetastepError(
+            f'metrics is a {type(metrics).__name__}: name each, such as {{"accuracy": metastep.accuracy}}.'
+        )
+    for name, metric in (metrics or {}).items():
+        require_takes(metric, f"the metric '{name}'", "prediction, target")
+
+
+def require_estimator(estimator: Any) -> None:
+    if not callable(estimator):
+        raise MetastepError(
+            f"a {type(estimator).__name__} is no method applied to a problem: pass one, such as "
+            "metastep.multi_step(problem, dynamics, steps)."
+        )
+
+
+def require_method(method: Any) -> None:
+    """One that has yet to be applied to a problem"""
+    if not callable(method) or hasattr(method, "loop"):
+        given = repr(method) if isinstance(method, str) else type(method).__name__
+        raise MetastepError(
+            f"method = {given}: pass the function itself, such as metastep.multi_step, and its options by name."
         )
 
 
@@ -71,6 +171,24 @@ def require_one_each(weights: Weights, windows: Sequence[Any]) -> Weights:
     if len(weights) != len(windows):
         raise MetastepError(f"{len(weights)} weights for {len(windows)} windows: the outer loss after each needs one.")
     return weights
+
+
+def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What an outer loss returned"""
+    pair = isinstance(value, tuple) and len(value) == 2
+    loss, metrics = value if pair else (value, {})
+    require_scalar(loss, "the outer loss")
+    if not isinstance(metrics, Mapping):
+        raise MetastepError(
+            f"the outer loss returned metrics as a {type(metrics).__name__}: return (loss, a dict of tensors by name)."
+        )
+    for name, metric in metrics.items():
+        if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(metric)):
+            raise MetastepError(
+                f"the metric '{name}' is a {type(metric).__name__}: it must be a tensor, with a value for each task. "
+                "Leave .item() and float() out, or make one with torch.as_tensor(…)."
+            )
+    return loss, metrics  # type: ignore[return-value]
 
 
 def require_scalar(value: Any, what: str) -> torch.Tensor:

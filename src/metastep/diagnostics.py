@@ -70,6 +70,10 @@ def compare(
     Gradients and second-order products are counted for one task; seconds (the fastest of `repeats`) and peak memory are
     of the whole batch. Reptile's "gradient" has a length of its own: of it, only the cosine means something.
     """
+    if not isinstance(methods, Mapping):
+        raise MetastepError(
+            f'methods is a {type(methods).__name__}: name each, such as {{"MAML": maml(…), "FO-MAML": fo_maml(…)}}.'
+        )
     if not methods:
         raise MetastepError("there is no method to compare: the mapping is empty.")
     reference = reference or next(iter(methods))

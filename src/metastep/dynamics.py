@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from metastep.checks import require_moved, require_takes
 from metastep.errors import MetastepError
 from metastep.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
 from metastep.trees import Tree, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
@@ -165,13 +166,16 @@ class StepFunction:
     step: Callable[[Tree, Tree, Tree, Tree, int], tuple[Tree, Tree]]
     memory: Callable[[Tree], Tree] = lambda params: ()
 
+    def __post_init__(self) -> None:
+        require_takes(self.step, "the step of a StepFunction", "params, memory, grad, meta, t")
+
     def init(self, params: Tree) -> State:
         return State(params, self.memory(params))
 
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         for _ in range(steps):
-            params, memory = self.step(state.params, state.memory, grad, meta, state.step)
-            state = State(params, memory, state.step + 1)
+            moved = self.step(state.params, state.memory, grad, meta, state.step)
+            state = State(*require_moved(moved, state.params), state.step + 1)
         return state
 
 

@@ -43,12 +43,12 @@ class Estimator(NamedTuple):
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
         # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
-        with torch.no_grad(), explained():
+        with torch.no_grad(), explained(meta):
             return self.estimate(meta, task)
 
     def adapt(self, meta: Tree, task: Any) -> Tree:
         """φ at the end of the inner loop: θ adapted to `task`, of which only the support is looked at."""
-        with torch.no_grad(), explained():
+        with torch.no_grad(), explained(meta):
             return self.loop.adapt(meta, task).params
 
 

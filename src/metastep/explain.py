@@ -4,7 +4,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from metastep.checks import require_meta
 from metastep.errors import MetastepError
+from metastep.trees import Tree
+
+_MAPPED = "Tasks are mapped by vmap, which computes all of them at once."
+_ONE_BY_ONE = (
+    "Or leave over_tasks out, and take the mean over metastep.stack([method(meta, task).grad for task in tasks])."
+)
 
 _REMEDIES = (
     (
@@ -18,7 +25,43 @@ _REMEDIES = (
         "Pass curvature=metastep.central_difference(), which needs first derivatives only, or use fo_maml.",
     ),
     (
-        re.compile(r"'(?P<op>tuple|list)' object has no attribute '(?:support|query)'"),
+        re.compile(r"vmap: .*(?P<op>\.item\(\)).*data-dependent control flow"),
+        f"a module, a loss or a metric takes a number out of a tensor: {{op}}, float(), or an if. {_MAPPED} "
+        f"Write it with tensors alone, such as torch.where. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"vmap: .*dynamic shape.*batch over (?P<op>[^.]+)"),
+        f"{{op}} gives a shape that depends on values. {_MAPPED} "
+        f"Write it without, such as by torch.where. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"[Bb]atching rule not implemented for (?:aten::)?(?P<op>[\w.]+?)[;.]? "),
+        f"the operator {{op}} cannot be mapped. {_MAPPED} "
+        f"Where a layer changes itself in training, as spectral_norm does, module.eval() holds it. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"(?P<op>Cannot access data pointer) of Tensor that doesn't have storage"),
+        "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() does, where no derivative can follow. "
+        "Write it with functions of torch, or measure what metastep.apply(module, method.adapt(meta, task), x) gives.",
+    ),
+    (
+        re.compile(
+            r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list|float|int)\b"
+        ),
+        "{op} was given where a tensor is needed. Make tensors of the data first, with torch.as_tensor(…).",
+    ),
+    (
+        re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
+        "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
+        "parameters are; bytes of pictures are divided by 255 then.",
+    ),
+    (
+        re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*)"),
+        "the module takes inputs with another number of axes: {op}. A method takes one task; stacked tasks, with one "
+        "axis more, are for metastep.over_tasks(method), which takes a single one as a list, [task].",
+    ),
+    (
+        re.compile(r"'(?P<op>tuple|list|dict)' object has no attribute '(?:support|query)'"),
         "a task was given as a {op}. Name its two parts: metastep.Task(support, query).",
     ),
     (
@@ -30,10 +73,14 @@ _REMEDIES = (
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(meta: Tree) -> Iterator[None]:
+    """Around a call with `meta`: what cannot be θ is refused, and an error that has a remedy comes with it"""
+    require_meta(meta)
     try:
         yield
-    except (RuntimeError, NotImplementedError, AttributeError) as error:
+    except MetastepError:
+        raise
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
         if text := remedy(str(error)):
             raise MetastepError(text) from error
         raise

@@ -11,6 +11,7 @@ from metastep.curvature import Curvature, central_difference, exact, gaussian_sm
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.estimators import Estimator, backprop, displacement, first_order, implicit, unrolled
 from metastep.problems import adapt_only, proximal, room_for_rates
+from metastep.rates import at_step
 from metastep.solvers import Solver, conjugate_gradient
 from metastep.trees import Tree, map_tree
 from metastep.windows import Problem, Steps, inner_loop
@@ -36,7 +37,11 @@ def truncated(
 
 
 def fo_maml(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> Estimator:
-    """First order: ∇L(φ_{T+1}) (Finn et al. 2017)."""
+    """First order: ∇L(φ_{T+1}) (Finn et al. 2017).
+
+    Of a θ that is not where φ starts, it sees only what enters the outer loss directly; of one that is in the window
+    losses or the rates alone, the gradient is 0. Use multi_step, maml, hf_maml or ggs_maml for that.
+    """
     return first_order(inner_loop(problem, dynamics, steps, window))
 
 
@@ -122,7 +127,7 @@ def maml_pp(
 
     meta = with_rates(params, lr, steps). Weights default to equal ones; the paper anneals them to the last.
     """
-    learned = _with_learned(dynamics, lambda meta, step: map_tree(lambda rate: rate[step], meta["rates"]))
+    learned = _with_learned(dynamics, lambda meta, step: map_tree(lambda rate: at_step(rate, step), meta["rates"]))
     loop = inner_loop(room_for_rates(problem), learned, steps, window)
     weights = [1 / len(loop.lengths)] * len(loop.lengths) if weights is None else weights
     return unrolled(loop, curvature, weights=weights)

@@ -1,6 +1,6 @@
 """Any nn.Module as a pure function of its parameters, with the switches that second derivatives need."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.errors import MetastepError
 from metastep.noise import is_recorded
-from metastep.trees import Tree, map_tree, tree_leaves
+from metastep.trees import Tree, difference, map_tree, tree_leaves
 
 
 def parameters_of(module: nn.Module) -> dict[str, Tensor]:
@@ -30,10 +30,16 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         )
     recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-    # Fused attention and cuDNN's recurrent kernels have no forward mode and no second backward; plain ones have.
-    plain_rnn = torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
-    with sdpa_kernel(SDPBackend.MATH), plain_rnn:
+    with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, params, inputs)
+
+
+@contextmanager
+def _plain_recurrence() -> Iterator[None]:
+    """Fused recurrent kernels, as fused attention, have no forward mode and no second backward; plain ones have."""
+    untouched = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}  # setting tf32 warns on most CPUs
+    with torch.backends.cudnn.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False, **untouched):
+        yield
 
 
 def _mapped_like(inputs: Any, params: Tree) -> Tree:
@@ -52,7 +58,36 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
     return module
 
 
+def theta_of(module: nn.Module) -> Callable[[Tree], Tree]:
+    """What looks at a given θ: a tensor of another name would be left out without a word, and have no gradient.
+
+    It has the names and shapes of `parameters_of(module)`, as they are now or when it is given: between, some may be
+    frozen.
+    """
+    own = parameters_of(module)
+
+    def theta(meta: Tree) -> Tree:
+        if not _is_like(meta, own) and not _is_like(meta, later := parameters_of(module)):
+            raise MetastepError(
+                f"meta is not θ of this {type(module).__name__}: {difference(later, meta, 'the module', 'meta')}. Pass "
+                "metastep.parameters_of(module) of this very module. What is not to be learned is frozen before that, "
+                "with requires_grad_(False); what is not to be adapted is held by metastep.adapt_only."
+            )
+        return meta
+
+    return theta
+
+
+def _is_like(meta: Tree, own: dict[str, Tensor]) -> bool:
+    return isinstance(meta, Mapping) and meta.keys() == own.keys() and all(meta[n].shape == own[n].shape for n in own)
+
+
 def require_usable(module: nn.Module) -> None:
+    if not isinstance(module, nn.Module):
+        made = f"that is the class: make one of it, {module.__name__}(…)" if isinstance(module, type) else "pass one"
+        raise MetastepError(
+            f"{module!r} is no nn.Module: {made}. Another function of φ is written as metastep.Problem."
+        )
     if not parameters_of(module):
         raise MetastepError(f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none.")
     for name, part in module.named_modules():

@@ -76,9 +76,9 @@ def _state(optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSpr
 @torch.no_grad()
 def into_optimizer(state: State, optimizer: Optimizer, parameters: Named) -> None:
     """Write a state back: φ into `parameters`, memory and step count into the optimizer's own state."""
-    require_same(dict(parameters), state.params, "parameters and the state's params")
     slots = _SLOTS[_kind(optimizer)]
     _groups(optimizer, parameters)
+    require_same(dict(parameters), state.params, "parameters and the state's params")
     for name, p in parameters.items():
         p.copy_(state.params[name])
         stored = optimizer.state[p]
@@ -99,6 +99,10 @@ def _kind(optimizer: Optimizer) -> type[Optimizer]:
 
 
 def _groups(optimizer: Optimizer, parameters: Named) -> dict[str, dict[str, Any]]:
+    if not isinstance(parameters, Mapping):
+        raise MetastepError(
+            f"parameters is a {type(parameters).__name__}: they go by name, as in dict(module.named_parameters())."
+        )
     by_id = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     if missing := [name for name, p in parameters.items() if id(p) not in by_id]:
         raise MetastepError(f"the optimizer does not hold '{missing[0]}': give it the same parameters.")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from metastep.checks import require_meta, require_method, require_pictures
 from metastep.curvature import exact
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
 from metastep.errors import MetastepError
@@ -30,8 +31,8 @@ from metastep.fused import (
 )
 from metastep.fused.algebra import Operators
 from metastep.methods import fo_maml, imaml, maml, multi_step, reptile, truncated
-from metastep.modules import parameters_of
-from metastep.problems import accuracy, few_shot, in_batches
+from metastep.modules import parameters_of, theta_of
+from metastep.problems import accuracy, few_shot, in_batches, params_of
 from metastep.solvers import ConjugateGradient, conjugate_gradient
 from metastep.tasks import over_tasks, require_chunk, require_finite, stack
 from metastep.trees import Tree, dot, is_number, tree_leaves
@@ -104,14 +105,17 @@ def meta_gradient(
     `torch.set_float32_matmul_precision` says: "highest", "high" or "medium".
     """
     require_chunk(chunk_size)
+    require_method(method)
     problem = few_shot(module, cross_entropy, {"accuracy": accuracy})
     estimator = method(in_batches(problem, batch) if batch else problem, dynamics, steps, **options)
     asked = Asked(module, method, dynamics, steps, size, options, batch)
-    found, parameter = fastest(asked, estimator, chunk_size), asked.parameter
+    found, parameter, theta = fastest(asked, estimator, chunk_size), asked.parameter, theta_of(module)
 
     def checked(meta: Tree, tasks: Any) -> Estimate:
         tasks = stack(tasks) if isinstance(tasks, list) else tasks
         if found.ways is not None:
+            require_meta(meta)
+            theta(params_of(meta))
             require_served_values(meta, tasks, parameter, found.ways)
         result = found(meta, tasks)
         require_finite(estimator, meta, tasks, result)
@@ -196,7 +200,8 @@ def require_served_values(meta: Tree, tasks: Any, parameter: Tensor, ways: int) 
             f"meta is {first.dtype} on {first.device}, and the module was {parameter.dtype} on {parameter.device} when "
             "this was prepared. Move one to the other, and prepare it again."
         )
-    for _, y in tasks:
+    for x, y in tasks:
+        require_pictures(x, first)
         if bool(((y < 0) | (y >= ways)).any()):
             raise MetastepError(
                 f"labels from {int(y.min())} to {int(y.max())}: they must be from 0 to {ways - 1}, one for each output "

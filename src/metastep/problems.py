@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from metastep.by_hand import ByHand, of_params_by_hand, pulled_by_hand
+from metastep.checks import require_few_shot, require_problem, require_windows
 from metastep.dynamics import State
 from metastep.errors import MetastepError
-from metastep.modules import apply, require_usable
+from metastep.modules import apply, require_usable, theta_of
 from metastep.noise import replayed
 from metastep.rates import require_rates
 from metastep.trees import Tree, dot, map_tree, shapes, subtract
@@ -67,6 +68,8 @@ def few_shot(
     θ is `parameters_of(module)`; frozen parameters and buffers of the module are held.
     """
     require_usable(module)
+    require_few_shot(loss, metrics)
+    theta = theta_of(module)
 
     def inner_loss(params: Tree, meta: Tree, batch: tuple[Any, Any]) -> Tensor:
         del meta
@@ -79,7 +82,7 @@ def few_shot(
         prediction = apply(module, params, x)
         return loss(prediction, y), {name: f(prediction.detach(), y) for name, f in (metrics or {}).items()}
 
-    return with_fixed_noise(Problem(lambda meta, task: meta, every_window(inner_loss), outer_loss))
+    return with_fixed_noise(Problem(lambda meta, task: theta(meta), every_window(inner_loss), outer_loss))
 
 
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
@@ -184,7 +187,10 @@ def _params(start: Tree | State) -> Tree:
 
 
 def _with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Problem:
+    require_problem(problem)
+
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        return [window._replace(loss=change(window.loss, task)) for window in problem.windows(task, lengths)]
+        found = require_windows(problem.windows(task, lengths))
+        return [window._replace(loss=change(window.loss, task)) for window in found]
 
     return problem._replace(windows=windows)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from metastep.errors import MetastepError
 from metastep.noise import is_recorded
-from metastep.trees import Tree, is_number, tree_flatten, tree_leaves
+from metastep.trees import Tree, difference, is_number, map_tree, tree_flatten, tree_leaves
 
 # A number or tensor for all parameters, a tree with one of them for each, or a function of (meta, step) that gives
 # either: a schedule looks at the step, a learned rate at meta.
@@ -56,8 +56,23 @@ def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
         return [rate] * len(leaves)
     own, own_spec = tree_flatten(rate)
     if own_spec != spec:
+        of_rates, of_params = (map_tree(lambda leaf: None, tree) for tree in (rate, params))
+        found = (
+            difference(of_rates, of_params, "the rates", "the parameters")
+            or "it has another order, or is of another kind"
+        )
         raise MetastepError(
-            f"a tree of rates does not match the parameters: it has {own_spec}, they have {spec}. "
+            f"a tree of rates does not match the parameters: {found}. "
             "Give one number for all parameters, or a tree with one entry for each."
         )
     return own
+
+
+def at_step(rates: Tensor, step: Any) -> Tensor:
+    """Of rates for each step, those of one; steps are counted from 0, by a tensor if an optimizer's memory goes on"""
+    if isinstance(step, int) and not (rates.dim() and step < len(rates)):
+        raise MetastepError(
+            f"rates {tuple(rates.shape)} for step {step}, counted from 0: there must be one for each inner step. Make "
+            "meta with with_rates(params, lr, steps), where steps is the number of them all."
+        )
+    return rates[step]

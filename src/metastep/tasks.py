@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.func import vmap
 
+from metastep.checks import require_data, require_estimator, require_meta
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.estimators import Estimate, Estimator
 from metastep.trees import Tree, add, map_tree, require_same, scale, tree_flatten, tree_leaves
@@ -22,6 +23,7 @@ def over_tasks(
     silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory. `check_finite` looks at
     the result, and so waits for a GPU; it is left out while compiling.
     """
+    require_estimator(estimator)
     require_chunk(chunk_size)
     # vmap wants a function with a name: it prints an estimator otherwise, which cannot be compiled
     mapped = vmap(lambda meta, task: estimator(meta, task), in_dims=(None, 0), randomness="different")
@@ -60,6 +62,7 @@ def stack(tasks: Sequence[Any]) -> Any:
     """Tasks of one shape, stacked along a new first axis"""
     if not tasks:
         raise MetastepError("there is no task: the list is empty.")
+    require_data(tasks, "tasks")
     for i, task in enumerate(tasks):
         try:
             require_same(tasks[0], task, f"task 0 and task {i}")
@@ -71,11 +74,12 @@ def stack(tasks: Sequence[Any]) -> Any:
 
 
 def task_count(tasks: Any) -> int:
+    require_data(tasks, "tasks")
     counts = {leaf.shape[0] if leaf.dim() else None for leaf in tree_leaves(tasks)}
     if len(counts) != 1 or None in counts:
         raise MetastepError(
             f"stacked tasks need one number of tasks along their first axis, but it is {sorted(map(str, counts))}. "
-            "Give a list of tasks to have them stacked."
+            "Give a list of tasks to have them stacked; if this is a single one, [task]."
         )
     if counts == {0}:
         raise MetastepError("there is no task: their first axis has length 0.")
@@ -111,6 +115,9 @@ def where_not_finite(estimator: Estimator, meta: Tree, task: Any) -> str | None:
 
 def write_grads(parameters: Tree, gradients: Tree) -> None:
     """Put a meta-gradient into the `.grad` of the parameters that meta was made of, for any torch.optim optimizer."""
+    if isinstance(gradients, Estimate):
+        raise MetastepError("a whole Estimate was given for its gradient: pass estimate.grad.")
+    require_meta(parameters, "parameters")
     require_same(parameters, gradients, "parameters and meta-gradients")
     for p, g in zip(tree_flatten(parameters)[0], tree_flatten(gradients)[0], strict=True):
         p.grad = g

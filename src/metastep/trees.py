@@ -1,21 +1,21 @@
 """Arithmetic on trees of tensors: any nesting of dicts, lists, tuples and NamedTuples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 # What torch.func and torch.compile flatten their own arguments with; there is no public name for it yet.
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 
 from metastep.errors import MetastepError
 
 Tree = Any
 
 __all__ = [
-    "Tree", "add", "add_scaled", "dot", "filled", "hollow_like", "is_number", "joined", "map_tree", "norm",
-    "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats", "subtract",
+    "Tree", "add", "add_scaled", "difference", "dot", "filled", "hollow_like", "is_number", "joined", "map_tree",
+    "norm", "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats", "subtract",
     "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
 ]  # fmt: skip
 
@@ -114,10 +114,30 @@ def shapes(tree: Tree) -> list[tuple[int, ...]]:
 def require_same(a: Tree, b: Tree, what: str) -> None:
     """Two trees that must agree leaf by leaf; `what` begins the message"""
     spec_a, spec_b = tree_flatten(a)[1], tree_flatten(b)[1]
-    if spec_a != spec_b:
-        raise MetastepError(f"{what} have different structures: {spec_a} and {spec_b}. Build both from the same tree.")
-    for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True):
-        if x.shape != y.shape:
-            raise MetastepError(
-                f"{what} have different shapes: {tuple(x.shape)} and {tuple(y.shape)}. Build both from the same tree."
-            )
+    if spec_a != spec_b or shapes(a) != shapes(b):
+        found = difference(a, b, "the first", "the second") or "their names are the same, but not the order or the kind"
+        raise MetastepError(f"{what} are not alike: {found}. Build both from the same tree.")
+
+
+def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
+    """In which names and shapes two trees differ, in words; `of_a` and `of_b` say whose they are"""
+    first, second = _named(a), _named(b)
+    only = [(of_a, first.keys() - second.keys()), (of_b, second.keys() - first.keys())]
+    told = [f"only in {whose}: {_listed(names)}" for whose, names in only if names]
+    unequal = [name for name, shape in first.items() if second.get(name, shape) != shape]
+    told += [f"'{name}' is {first[name]} in {of_a} and {second[name]} in {of_b}" for name in unequal[:1]]
+    return "; ".join(told) or None
+
+
+def _named(tree: Tree) -> dict[str, Any]:
+    """The shape of each leaf (of what is no tensor, its kind), by the way to it: 'support/0'"""
+    leaves = tree_flatten_with_path(tree)[0]
+    names = ("/".join(str(key).strip("[].'") for key in way) or "itself" for way, _ in leaves)
+    looks = (tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for _, leaf in leaves)
+    return dict(zip(names, looks, strict=True))
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Of many, the first ones"""
+    quoted = [f"'{name}'" for name in sorted(names)]
+    return ", ".join(quoted[:3]) + (f" and {len(quoted) - 3} more" if len(quoted) > 3 else "")

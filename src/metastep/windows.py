@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.func import grad
 
-from metastep.checks import require_dynamics, require_problem, require_scalar, require_steps
+from metastep import checks
 from metastep.counting import count_gradient
 from metastep.dynamics import Dynamics, State, is_linear
 from metastep.trees import Tree, hollow_like
@@ -59,7 +59,7 @@ class InnerLoop(NamedTuple):
         return start if isinstance(start, State) else self.dynamics.init(start)
 
     def windows(self, task: Any) -> list[Window]:
-        return self.problem.windows(task, self.lengths)
+        return checks.require_windows(self.problem.windows(task, self.lengths))
 
     def adapt(self, meta: Tree, task: Any) -> State:
         """The state at the end of the inner loop"""
@@ -87,14 +87,14 @@ class InnerLoop(NamedTuple):
 
 def inner_loop(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> InnerLoop:
     """`steps` steps of `dynamics` on `problem`, of which `window` at a time share a gradient."""
-    require_problem(problem)
-    require_dynamics(dynamics)
+    checks.require_problem(problem)
+    checks.require_dynamics(dynamics)
     return InnerLoop(problem, dynamics, window_lengths(steps, window))
 
 
 def window_lengths(steps: Steps, window: int = 1) -> tuple[int, ...]:
     """`steps` in windows of `window`, the remainder in one more; or an explicit list such as [4, 2, 1, 1]."""
-    require_steps(steps, window)
+    checks.require_steps(steps, window)
     if isinstance(steps, Sequence):
         return tuple(steps)
     full, rest = divmod(steps, window)
@@ -116,10 +116,8 @@ def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree
 
 def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """The outer loss and its metrics"""
-    value = problem.outer_loss(params, meta, task)
-    loss, metrics = value if isinstance(value, tuple) else (value, {})
-    return require_scalar(loss, "the outer loss"), metrics
+    return checks.require_judgement(problem.outer_loss(params, meta, task))
 
 
 def scalar(loss: Loss) -> Loss:
-    return lambda params, meta, batch: require_scalar(loss(params, meta, batch), "an inner loss")
+    return lambda params, meta, batch: checks.require_scalar(loss(params, meta, batch), "an inner loss")

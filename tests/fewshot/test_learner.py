@@ -172,6 +172,13 @@ def test_what_cannot_be_adapted_to() -> None:
         learner.adapt(*support(ways=5))
     with pytest.raises(MetastepError, match=re.escape("needs (n, 1, 16, 16) and (n,)")):
         learner.adapt(torch.rand(3, 1, 28, 28), torch.arange(3))
+    x, y = support()
+    with pytest.raises(MetastepError, match=r"torch.uint8.*x\.to\(torch.float32\).*\[0, 1\]"):
+        learner.adapt((255 * x).byte(), y)
+    with pytest.raises(MetastepError, match=r"torch.float64, and the parameters torch.float32"):
+        learner.predict(learner.adapt(x, y), x.double())
+    with pytest.raises(MetastepError, match=r"classes: int.*torch\.as_tensor"):
+        learner.adapt(x, y.tolist())
 
 
 def test_files_that_do_not_fit(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_parameters_go_into_one_vector_and_back(net: Net) -> None:
 # Why the published variants of Conv4 are no chains; None: it is one
 REASONS: dict[str, str | None] = {
     "conv4": None,
-    "finn_omniglot": "mean is no layer that is known here",
+    "finn_omniglot": "'mean' is no layer that is known here",
     "finn_mini": None,
     "dragen_omniglot": "Conv2d → ReLU → BatchNorm2d",
     "dragen_mini": "Conv2d → ReLU → BatchNorm2d",
@@ -111,7 +111,7 @@ def repeated() -> nn.Module:
         (changed(lambda net: block(net).__setitem__(0, nn.Conv2d(1, 4, 3, stride=(1, 2)))), r"stride = \(1, 2\)"),
         (changed(lambda net: block(net).__setitem__(0, nn.Conv2d(1, 4, 3, padding="same"))), "padding = same"),
         (changed(lambda net: block(net).__setitem__(0, nn.Conv2d(1, 4, 3, dilation=2))), "dilation"),
-        (changed(lambda net: net[0][0].weight.requires_grad_(False)), "0.0.weight is frozen"),
+        (changed(lambda net: net[0][0].weight.requires_grad_(False)), "'0.0.weight' is frozen"),
         (changed(lambda net: net.append(nn.Linear(3, 3))), "Flatten → Linear → Linear"),
         (changed(lambda net: (net.pop(3), net.pop(2))), "does not end with a linear head"),
         (changed(lambda net: net.register_forward_hook(print)), "hooks"),
@@ -145,5 +145,8 @@ def test_layers_called_as_functions_are_seen() -> None:
 
 
 def test_pictures_of_another_size_are_refused() -> None:
-    with pytest.raises(NotAChainError, match="does not see all of the last block"):
+    with pytest.raises(
+        ms.MetastepError,
+        match="size = 84: such pictures leave 64 × 6 × 6 features for layer 'head', which takes 256",
+    ):
         chain_of(Conv4(5), 84)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from metastep.checks import require_data, require_pictures
 from metastep.errors import MetastepError
 from metastep.fewshot.building import build, build_net, initial_meta, trusted
 from metastep.fewshot.config import TrainConfig
@@ -116,7 +117,10 @@ class Learner:
         return device
 
     def adapt(self, x: Tensor, y: Tensor) -> Tree:
-        """The parameters after the inner loop on a support set: steps and windows as in training, or `config.test`"""
+        """The parameters after the inner loop on a support set: steps and windows as in training, or `config.test`.
+
+        x: pictures in [0, 1], as floating-point numbers; y: their classes, 0, …, ways − 1.
+        """
         self._require_support(x, y)
         order = y.argsort(stable=True)  # by class, as episodes are
         with torch.no_grad():
@@ -144,11 +148,12 @@ class Learner:
 
     @torch.no_grad()
     def predict(self, params: Tree, x: Tensor, support: Tensor | None = None) -> Tensor:
-        """Probabilities (pictures, ways).
+        """Probabilities (pictures, ways); pictures are in [0, 1].
 
         The nets normalise by the batch at hand, so that pictures judged together help each other. Give the pictures of
         the support to judge each one apart, in a batch with those alone.
         """
+        require_pictures(x, tree_leaves(params)[0])
         logits = self.logits(params, x) if support is None else self.logits_one_by_one(params, x, support)
         return logits.softmax(-1)
 
@@ -189,6 +194,8 @@ class Learner:
         return self.meta | {"rates": map_tree(lambda r: _lengthened(r, steps), self.meta["rates"])}
 
     def _require_support(self, x: Tensor, y: Tensor) -> None:
+        require_pictures(x, tree_leaves(self.meta)[0])
+        require_data(y, "classes")
         shape = (self.config.net.channels, self.config.net.size, self.config.net.size)
         if x.shape[1:] != shape or y.shape != x.shape[:1] or not len(y):
             raise MetastepError(

@@ -121,7 +121,7 @@ class _Layout:
 
 def chain_of(module: nn.Module, size: int) -> Chain:
     """The chain that `module` is, for square pictures of `size`; NotAChainError says where it is something else."""
-    steps = list(_steps(module))
+    steps, pictures = list(_steps(module)), size
     layout, blocks, head = _Layout(), [], None
     while steps:
         around, steps = _around(steps, size)
@@ -135,7 +135,7 @@ def chain_of(module: nn.Module, size: int) -> Chain:
             blocks.append(block)
             size = block.seen_size
         elif kinds == [nn.Flatten, nn.Linear] and blocks:
-            head, steps = _head(layout, steps[1], blocks[-1].outputs, size), []
+            head, steps = _head(layout, steps[1], blocks[-1], pictures), []
         else:
             raise NotAChainError(f"{' → '.join(kind.__name__ for kind in kinds)} is no block of a chain")
     if head is None:
@@ -143,7 +143,7 @@ def chain_of(module: nn.Module, size: int) -> Chain:
     chain = Chain(tuple(blocks), head, layout.length)
     names = [slot.name for slot in chain.slots()]
     if odd := parameters_of(module).keys() ^ set(names) or {name for name in names if names.count(name) > 1}:
-        raise NotAChainError(f"{min(odd)} is frozen, tied, unused or used twice")
+        raise NotAChainError(f"'{min(odd)}' is frozen, tied, unused or used twice")
     return chain
 
 
@@ -172,7 +172,7 @@ def _steps(module: nn.Module) -> Iterator[Step]:
                 raise NotAChainError("it returns something else than its last layer")
         else:
             if node.all_input_nodes != [before]:
-                raise NotAChainError(f"{node.name} sees more than the layer before it")
+                raise NotAChainError(f"'{node.name}' sees more than the layer before it")
             step = _step(module, node)
             if not isinstance(step[1], nn.Identity):
                 yield step
@@ -191,7 +191,7 @@ def _step(module: nn.Module, node: fx.Node) -> Step:
         return node.name, nn.Flatten()
     if node.target in (torch.relu, F.relu, "relu"):
         return node.name, nn.ReLU()
-    raise NotAChainError(f"{node.name} is no layer that is known here")
+    raise NotAChainError(f"'{node.name}' is no layer that is known here")
 
 
 def _around(steps: list[Step], size: int) -> tuple[tuple[int, int], list[Step]]:
@@ -203,7 +203,7 @@ def _around(steps: list[Step], size: int) -> tuple[tuple[int, int], list[Step]]:
         return pad.around(size), rest
     left, right, top, bottom = pad.padding
     if (left, right) != (top, bottom) or min(left, right) < 0:
-        raise NotAChainError(f"{name} pads rows and columns differently, or crops")
+        raise NotAChainError(f"layer '{name}' pads rows and columns differently, or crops")
     return (left, right), rest
 
 
@@ -213,9 +213,9 @@ def _block(layout: _Layout, steps: list[Step], size: int, around: tuple[int, int
     assert isinstance(norm, nn.BatchNorm2d | ShiftNorm)
     kernel, stride, padding = (_square(conv, option) for option in ("kernel_size", "stride", "padding"))
     if conv.groups != 1 or conv.dilation != (1, 1) or conv.padding_mode != "zeros":
-        raise NotAChainError(f"{conv_name} has groups, dilation or other padding than zeros")
+        raise NotAChainError(f"layer '{conv_name}' has groups, dilation or other padding than zeros")
     if isinstance(norm, nn.BatchNorm2d) and (not norm.affine or norm.running_mean is not None):
-        raise NotAChainError(f"{norm_name} has no scale and shift, or keeps running statistics")
+        raise NotAChainError(f"layer '{norm_name}' has no scale and shift, or keeps running statistics")
     inputs, outputs = conv.in_channels, conv.out_channels
     return Block(
         inputs,
@@ -237,7 +237,7 @@ def _pooled(block: Block, name: str, pool: nn.Module) -> Block:
     assert isinstance(pool, nn.MaxPool2d)
     side = pool.kernel_size
     if not isinstance(side, int) or (pool.stride, pool.padding, pool.dilation) != (side, 0, 1):
-        raise NotAChainError(f"{name} is not a max-pooling of square windows side by side")
+        raise NotAChainError(f"layer '{name}' is not a max-pooling of square windows side by side")
     return block._replace(pool=side, keeps_edge=pool.ceil_mode)
 
 
@@ -248,10 +248,15 @@ def _square(conv: nn.Conv2d, option: str) -> int:
     return int(value[0])
 
 
-def _head(layout: _Layout, step: Step, channels: int, size: int) -> Head:
+def _head(layout: _Layout, step: Step, last: Block, pictures: int) -> Head:
     name, linear = step
     assert isinstance(linear, nn.Linear)
     features, ways = linear.in_features, linear.out_features
-    if features != channels * size * size or linear.bias is None:
-        raise NotAChainError(f"{name} does not see all of the last block, or has no bias")
+    if linear.bias is None:
+        raise NotAChainError(f"layer '{name}' has no bias")
+    if features != last.outputs * last.seen_size**2:
+        raise MetastepError(
+            f"size = {pictures}: such pictures leave {last.outputs} × {last.seen_size} × {last.seen_size} features for "
+            f"layer '{name}', which takes {features}. Give the size that the net was built for."
+        )
     return Head(features, ways, layout.slot(f"{name}.weight", (features, ways)), layout.slot(f"{name}.bias", (ways,)))

@@ -122,12 +122,10 @@ def fused_over_tasks(
     """
 
     places: dict[tuple[torch.device, torch.dtype], Places] = {}
-    names = frozenset(slot.name for slot in chain.slots())
 
     def estimate(meta: Tree, tasks: Task) -> Estimate:
         number, measured = task_count(tasks), list[dict[str, Tensor]]()
         first = tree_leaves(meta)[0]
-        require_named(names, params_of(meta))
         if (kind := (first.device, first.dtype)) not in places:
             places[kind] = Places.of(chain, params_of(meta))
         theta, stacked = flattened(meta, places[kind].to_flat), _stacked(chain, tasks)
@@ -236,15 +234,6 @@ class Places(NamedTuple):
 
     def _ordered(self, meta: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: meta[name] for name in self.names}
-
-
-def require_named(names: frozenset[str], params: dict[str, Tensor]) -> None:
-    if odd := names ^ params.keys():
-        what = "is missing" if min(odd) in names else "is none of its parameters"
-        raise MetastepError(
-            f"meta: {min(odd)!r} {what}. A net with derivatives by hand needs all of its parameters, and nothing else; "
-            "for others there is over_tasks."
-        )
 
 
 def _stacked(chain: Chain, tasks: Task) -> Task:
