@@ -199,9 +199,7 @@ def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.Mo
         return sampling.ImageSet(images[:2], names[:2], groups[:2], counts) if split == "val" else stripes(name, root)
 
     monkeypatch.setattr(sampling, "load", few)
-    with pytest.raises(
-        MetastepError, match=r"validation, on 2 held-out classes.* need 3 classes.*--validation-every 0"
-    ):
+    with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*--validation-every 0"):
         train(TINY, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     train(replace(TINY, validation=ValidationConfig(every=0)), tmp_path / "run")
