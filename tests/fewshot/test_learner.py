@@ -9,6 +9,7 @@ from torch import Tensor
 from metastep.errors import MetastepError
 from metastep.fewshot.building import build
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
+from metastep.fewshot.evaluate import with_steps
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.train import train
 from metastep.problems import in_batches, params_of
@@ -73,7 +74,7 @@ def test_probabilities_with_others_and_apart() -> None:
 
 @pytest.mark.parametrize("config", [*map(with_method, METHOD_OPTIONS), CARRIED], ids=[*METHOD_OPTIONS, "carried"])
 def test_other_ways_and_steps(config: TrainConfig) -> None:
-    learner = Learner.fresh(config).changed(ways=5, steps=7)
+    learner = with_steps(Learner.fresh(config).changed(ways=5), 7)
     x, y = support(ways=5)
     with torch.no_grad():
         assert len(list(learner.trajectory((x, y)))) == 8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metastep.data import mini_imagenet, omniglot
-from metastep.data.errors import DataError, printable
+from metastep.data.errors import DataError, printable, problem
 from metastep.data.files import exists
 from metastep.data.folder import load_folder
 from metastep.data.glyphs import load_glyphs
@@ -108,10 +108,20 @@ def resolve(name: str, root: Path | None) -> tuple[Entry, Path]:
     root = root or data_directory()
     if entry is FOLDER:
         return entry, own_folder(name, root)
-    if root is None and not entry.embedded:
-        remedy = f"Name the folder that has it with --data or METASTEP_DATA; to get it: {entry.source}"
-        raise DataError(f"{entry.name}: where is it? {remedy}.")
-    return entry, (root or Path()).expanduser()
+    return entry, Path() if entry.embedded else directory_for(entry.name, entry.source, root)
+
+
+def directory_for(name: str, source: str, root: Path | None) -> Path:
+    """The data directory, for a data set that is to be in it; `source` says where to get that"""
+    root = root or data_directory()
+    if root is None:
+        raise DataError(
+            f"{name}: where is it? Name the folder that has it with --data or METASTEP_DATA; to get it: {source}."
+        )
+    if not root.expanduser().is_dir():
+        remedy = f"Name the folder that has {name} with --data or METASTEP_DATA; to get it: {source}"
+        raise problem(root, "the data directory is not there, or no folder", remedy)
+    return root.expanduser()
 
 
 def entry_of(name: str, root: Path | None = None) -> Entry:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import ENTRIES, data_directory, is_path, own_folder
+from metastep.data.catalog import ENTRIES, data_directory, directory_for, is_path, own_folder
 from metastep.data.characters import load_characters
 from metastep.data.cifar100 import CIFAR100
 from metastep.data.digits import load_digits
@@ -96,10 +96,8 @@ def only_labelled(name: str) -> bool:
 
 
 def _official(official: Official, request: Request) -> LabelledSplits:
-    if request.root is None:
-        remedy = f"Name the folder that has it with --data or METASTEP_DATA; to get it: {official.source}"
-        raise DataError(f"{official.name}: where is it? {remedy}.")
-    return load_official(official, request.root.expanduser(), request.size, request.seed, request.progress)
+    root = directory_for(official.name, official.source, request.root)
+    return load_official(official, root, request.size, request.seed, request.progress)
 
 
 def _characters(request: Request) -> LabelledSplits:

@@ -23,7 +23,10 @@ SIZE = 28  # of the pictures that are learned from
 PACKED = -(-(SIDE**2) // 8)  # bytes of one drawing
 SPLIT_SIZES: Sizes = (1_100, 100, 423)  # the usual 1,200 / 423, with 100 of the 1,200 set aside for choices
 PARTS = {"images_background": 964, "images_evaluation": 659}  # the official archives and their characters
-SOURCE = "https://github.com/brendenlake/omniglot, python/images_background.zip and images_evaluation.zip"
+SOURCE = (
+    "metastep data get omniglot, or https://github.com/brendenlake/omniglot, python/images_background.zip and "
+    "images_evaluation.zip"
+)
 FOLDERS = ("", "omniglot", "omniglot-py", "omniglot/python", "python")  # where people keep them
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/(character\d+)/\d+_(\d+)\.png$")  # alphabet, character, drawer
 

@@ -92,19 +92,17 @@ class Learner:
         with torch.no_grad():
             return replace(self, net=net, meta=map_tree(lambda x: x.to(device), self.meta))
 
-    def changed(self, ways: int | None = None, steps: int | tuple[int, ...] | None = None) -> Self:
-        """The same learner for another number of classes, or another number of inner steps.
+    def changed(self, ways: int | None) -> Self:
+        """The same learner for another number of classes; as it is, if None.
 
         Parameters whose shape depends on the ways (the head) start from zero: training drew the classes of a task in
         random order, so it had nothing to say about one class rather than another, and equal rows are all that is left
         when classes are exchangeable; softmax sees no difference between equal rows and zeros. Rates that were learned
         for them, and what an optimizer remembers of them, become their mean; buffers of such a shape are a new net's.
         """
-        data = self.config.data if ways is None else replace(self.config.data, ways=ways)
-        test = self.config.test if steps is None else replace(self.config.test, steps=steps)
-        config = replace(self.config, data=data, test=test)
-        if config.data == self.config.data:
-            return replace(self, config=config)
+        if ways in (None, self.config.data.ways):
+            return self
+        config = replace(self.config, data=replace(self.config.data, ways=ways))
         other = Learner.fresh(config).to(self.device)
         other.net.train(self.net.training)
         with torch.no_grad():

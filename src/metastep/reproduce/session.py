@@ -77,7 +77,10 @@ class Session:
         content = files.content_of(claim, finding, stands_in)
         if files.write(self.out, content):
             shown = f"{files.shown_value(content)} against {claim.paper}, " if files.is_judged(content) else ""
-            self.say(f"{claim.id}: {shown}{finding.verdict}" + ("" if shown else f" ({finding.note.rstrip('.')})"))
+            fewer = next((o for o in finding.outcomes if o.iterations < o.full), None)
+            about = f"{fewer.iterations:,} of {fewer.full:,} iterations" if fewer else ""
+            about = about if shown else finding.note.rstrip(".")
+            self.say(f"{claim.id}, {claim.claim}: {shown}{finding.verdict}" + (f" ({about})" if about else ""))
 
     def run(self, claims: Sequence[Claim], jobs: Sequence[Job], budget: float | None) -> bool:
         """Whether nothing is left to do"""
