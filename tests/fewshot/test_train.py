@@ -19,12 +19,13 @@ from metastep.fewshot.config import (
     TrainConfig,
     ValidationConfig,
 )  # fmt: skip
+from metastep.fewshot.judging import judge
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.parts import build_optimizer
 from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.scores import mean
 from metastep.fewshot.stepping import update
 from metastep.fewshot.train import resume, train
-from metastep.fewshot.validation import judge, mean
 from metastep.runs import CheckpointError, Run, read_metrics
 from tests.fewshot.helpers import SIZE, TINY, same_state, stripes, tiny
 

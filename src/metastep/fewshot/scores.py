@@ -4,16 +4,29 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from metastep.fewshot.validation import Mean, mean
 from metastep.runs import from_plain, to_plain
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import explained, read_file, replace_file
 
 FORMAT, VERSION = "metastep evaluation", 1
 FOLDER = "evaluations"
+
+
+class Mean(NamedTuple):
+    mean: float
+    interval: float
+    """Half the width of the 95 % interval of the mean"""
+
+
+def mean(values: Tensor) -> Mean:
+    """1.96 standard errors, from the standard deviation of the population, as few-shot papers do"""
+    values = values.double()
+    return Mean(float(values.mean()), float(1.96 * values.std(correction=0) / len(values) ** 0.5))
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from metastep.fewshot import beginning
 from metastep.fewshot.building import trusted
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.distributed import ALONE, Ranks
+from metastep.fewshot.judging import Judged, judge
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.parts import Parts, prepare
 from metastep.fewshot.reconfiguring import reconfigure, reconfigured
 from metastep.fewshot.record import recording
 from metastep.fewshot.sampling import fitted, read_images, remembered
+from metastep.fewshot.scores import mean
 from metastep.fewshot.stepping import stepper
-from metastep.fewshot.validation import Judged, judge, mean
 from metastep.runs import CheckpointError, Run, optimizer_tree, restore_optimizer, stop_on_signals
 from metastep.runs.device import environment, prepare_device
 from metastep.runs.record import Record
@@ -155,7 +156,7 @@ def telling_what_is_kept(record: Record) -> Iterator[None]:
 
 def validation_row(result: Judged) -> dict[str, float]:
     """Named apart from those of training, which TensorBoard would draw as one curve"""
-    loss, score = mean(result.loss), mean(result.accuracy)
+    loss, score = mean(result.loss[:, -1]), mean(result.accuracy[:, -1])
     return {"validation_loss": loss.mean, "validation_accuracy": score.mean, "validation_interval": score.interval}
 
 

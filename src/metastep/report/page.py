@@ -14,8 +14,7 @@ from metastep import __version__
 from metastep.data.contact import shown
 from metastep.data.errors import printable
 from metastep.data.progress import Progress, silent
-from metastep.fewshot.scores import Evaluation, paired_difference
-from metastep.fewshot.validation import Mean
+from metastep.fewshot.scores import Evaluation, Mean, paired_difference
 from metastep.report import figures
 from metastep.report.collect import UNSET, RunReport, collect, named
 from metastep.runs.files import replace_file

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metastep.errors import MetastepError, how_many
-from metastep.fewshot.validation import mean
+from metastep.fewshot.scores import mean
 from metastep.reproduce.claims import Finding, Judge, Presets, Verdict
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.outcomes import Outcome

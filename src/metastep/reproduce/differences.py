@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metastep.fewshot.validation import mean
+from metastep.fewshot.scores import mean
 from metastep.reproduce.cells import by_episode
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.outcomes import Outcome

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from metastep.fewshot import evaluate, validation
+from metastep.fewshot import judging
 from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig, ValidationConfig
 from metastep.fewshot.config import TestConfig as JudgeConfig
+from metastep.fewshot.judging import judge
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
 from metastep.fewshot.train import train
-from metastep.fewshot.validation import judge
 from metastep.windows import Task
 from tests.fewshot.helpers import CARRIED, TINY, stripes, tiny
 
@@ -33,33 +33,31 @@ WAYS = {"as trained": JudgeConfig(), "in mini-batches": JudgeConfig(shots=2, ste
 def used(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     """Those that were mapped"""
     found: list[Learner] = []
-    for module in (validation, evaluate):
-        kept = module.mapped
-        monkeypatch.setattr(module, "mapped", lambda learner, kept=kept: found.append(learner) or kept(learner))
+    kept = judging.mapped
+    monkeypatch.setattr(judging, "mapped", lambda learner, look: found.append(learner) or kept(learner, look))
     return found
 
 
 CONFIGS = {method: configured(method) for method in METHOD_OPTIONS}
 
 
+@pytest.mark.parametrize("look", ["at the end", "after each window"])
 @pytest.mark.parametrize("test", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize(
     "config", [*CONFIGS.values(), replace(CARRIED, precision="float64")], ids=[*CONFIGS, "carried"]
 )
 def test_by_hand_is_mapped(
-    config: TrainConfig, test: JudgeConfig, used: list[Learner], monkeypatch: pytest.MonkeyPatch
+    config: TrainConfig, test: JudgeConfig, look: judging.Look, used: list[Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = Learner.fresh(replace(config, test=test, chunk_size=3))
     sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
-    found, steps = judge(learner, sampler, 7), evaluate.judge_steps(learner, sampler, 7)
-    assert len(used) == (0 if config.method.name in BY_HAND else 2)
-    for module in (validation, evaluate):
-        monkeypatch.setattr(module, "of_many", module.mapped)
-    expected, expected_steps = judge(learner, sampler, 7), evaluate.judge_steps(learner, sampler, 7)
+    found = judge(learner, sampler, 7, look)
+    assert len(used) == (0 if config.method.name in BY_HAND else 1)
+    monkeypatch.setattr(judging, "of_many", judging.mapped)
+    expected = judge(learner, sampler, 7, look)
+    assert found.loss.shape == (7, len(learner.loop.lengths) + 1 if look == "after each window" else 1)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found.accuracy, expected.accuracy, rtol=1e-6, atol=0)
-    for each, other in zip(steps, expected_steps, strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-6, atol=0)
 
 
 def test_validation_in_training_takes_as_many_at_a_time_as_asked(
