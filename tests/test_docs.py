@@ -49,7 +49,7 @@ def test_make_bench_runs_what_the_page_says() -> None:
 def test_commands_of_transfer_that_are_named_exist() -> None:
     from metastep.transfer.commands import app
 
-    known = {str(command.callback.__name__) for command in app.registered_commands if command.callback}
+    known = {command.name or str(command.callback.__name__) for command in app.registered_commands if command.callback}
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.*"), *ROOT.glob("src/**/*.py")]
     named = {word for path in texts for word in re.findall(r"metastep transfer ([a-z]\w*)", path.read_text())}
     assert known >= named > set()

@@ -1,5 +1,6 @@
 """The command `metastep`."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,9 +22,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )
-for command in (demo, train, evaluate, classify, report, presets, reproduce):
-    app.command()(command)
-app.command("compare")(compare_methods)
+commands: dict[str, Callable[..., None]] = {
+    "demo": demo, "train": train, "evaluate": evaluate, "classify": classify, "compare": compare_methods,
+    "report": report, "presets": presets, "reproduce": reproduce,
+}  # fmt: skip
+for name, command in commands.items():
+    app.command(name)(command)
 app.add_typer(transfer, name="transfer")
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

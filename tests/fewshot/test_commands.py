@@ -13,7 +13,7 @@ from tests.fewshot.helpers import TINY
 
 app = typer.Typer()
 app.command()(commands.train)
-app.command()(commands.presets)
+app.command("presets")(commands.presets)
 cli = CliRunner()
 
 

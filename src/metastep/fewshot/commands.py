@@ -1,11 +1,9 @@
 """`metastep train` and `metastep presets`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
@@ -17,10 +15,10 @@ from metastep.fewshot.distributed import Ranks, started_ranks
 from metastep.fewshot.flags import FLAGS, with_flags
 from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.presets import PRESETS
-from metastep.runs import Run, to_plain
+from metastep.runs import Run
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, default_folder, preset_named, preset_table
+from metastep.runs.presets import Out, default_folder, preset_named, presets_command
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -100,19 +98,6 @@ def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks:
     typer.echo(f"{done}{best}. Judge it with: metastep evaluate {folder}")
 
 
-def presets(
-    name: Annotated[
-        str | None, typer.Argument(help="One of them, to see all of it.", show_default="all, in short")
-    ] = None,
-) -> None:
-    """List the presets, or show one as it is saved with a run."""
-    with refusals():
-        if name is not None:
-            typer.echo(json.dumps(to_plain(preset_of(name)), indent=2))
-            return
-        Console().print(preset_table(PRESETS, _summary))
-
-
 def _summary(config: TrainConfig) -> tuple[str, str]:
     inner, outer, method = config.inner, config.outer, config.method
     momentum = f", momentum {inner.momentum:g}" if inner.momentum else ""
@@ -127,4 +112,5 @@ def preset_of(name: str) -> TrainConfig:
     return preset_named(name, PRESETS, "metastep presets")
 
 
+presets = presets_command(PRESETS, _summary, "metastep presets")
 FLAGS.attach(train)

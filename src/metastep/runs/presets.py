@@ -1,15 +1,19 @@
 """Configurations that have a name, and how the commands that start from one take it."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from metastep.commands import refusals
 from metastep.errors import MetastepError, did_you_mean
+from metastep.runs.config import to_plain
 
 Config = TypeVar("Config")
 
@@ -31,6 +35,26 @@ def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
         return Path("runs", preset)
     name = re.sub(r"[^\w.]+", "-", Path(data.removeprefix("folder:")).resolve().name)
     return Path("runs", f"{name}-{method}")
+
+
+def presets_command(
+    presets: Mapping[str, Config], lines: Callable[[Config], tuple[str, ...]], lister: str
+) -> Callable[..., None]:
+    """lines: about each; lister: what the command is called"""
+
+    def command(
+        name: Annotated[
+            str | None, typer.Argument(help="One of them, to see all of it.", show_default="all, in short")
+        ] = None,
+    ) -> None:
+        """List the presets, or show one as it is saved with a run."""
+        with refusals():
+            if name is None:
+                Console().print(preset_table(presets, lines))
+            else:
+                typer.echo(json.dumps(to_plain(preset_named(name, presets, lister)), indent=2))
+
+    return command
 
 
 def preset_table(presets: Mapping[str, Config], lines: Callable[[Config], tuple[str, ...]]) -> Table:

@@ -1,6 +1,5 @@
 """`metastep transfer`: the embedded comparison, and with a word after it, runs of one's own."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,10 +12,10 @@ from metastep.bars import Bar, add_bars
 from metastep.commands import UNFINISHED, Data, progress_bar, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
-from metastep.runs import Run, to_plain
+from metastep.runs import Run
 from metastep.runs.device import Device
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named, preset_table
+from metastep.runs.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named, presets_command
 from metastep.transfer import evaluate as evaluating
 from metastep.transfer import train as training
 from metastep.transfer.comparison import compare_methods
@@ -154,19 +153,6 @@ def _print_evaluation(result: evaluating.Evaluation) -> None:
     console.print(table)
 
 
-def presets(
-    name: Annotated[
-        str | None, typer.Argument(help="One of them, to see all of it.", show_default="all, in short")
-    ] = None,
-) -> None:
-    """List the presets, or show one as it is saved with a run."""
-    with refusals():
-        if name is not None:
-            typer.echo(json.dumps(to_plain(preset_of(name)), indent=2))
-            return
-        Console().print(preset_table(PRESETS, _summary))
-
-
 def _summary(config: TransferConfig) -> tuple[str, str]:
     data, method, inner = config.data, config.method, config.inner
     few = f", {data.per_class} of each" if data.per_class else ""
@@ -182,6 +168,8 @@ def preset_of(name: str) -> TransferConfig:
     return preset_named(name, PRESETS, "metastep transfer presets")
 
 
+presets = presets_command(PRESETS, _summary, "metastep transfer presets")
 FLAGS.attach(run)
-for command in (run, evaluate, presets):
+for command in (run, evaluate):
     app.command()(command)
+app.command("presets")(presets)
