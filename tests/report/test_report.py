@@ -15,9 +15,10 @@ from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.scores import read_evaluations, save
 from metastep.report import write_report
-from metastep.report.collect import collect, named
+from metastep.report.collect import collect
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
+from metastep.report.reported import named
 from metastep.runs import Run, RunError
 from metastep.runs.run import Which
 from tests.fewshot.helpers import TINY, stripes

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from metastep.report.collect import Curved, Point, RunReport
+from metastep.report.collect import RunReport
+from metastep.report.reported import Point, Reported
 
 INK = "#010203"  # stands for the colour of the text, which is only known where the page is read
 SIZE = (3.7, 2.4)
@@ -84,7 +85,7 @@ def _quartiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return quartiles
 
 
-def curves(runs: Sequence[Curved], kind: str, keys: tuple[str, ...], x: str, y: str, scale: float) -> Markup | None:
+def curves(runs: Sequence[Reported], kind: str, keys: tuple[str, ...], x: str, y: str, scale: float) -> Markup | None:
     lines = [(run, thinned(run.curve(kind, *keys))) for run in runs]
     scaled = [
         (run, [(point[0], *(scale * v for v in point[1:])) for point in points]) for run, points in lines if points
@@ -99,7 +100,7 @@ def thinned(points: list[Point]) -> list[Point]:
     return [tuple(part.mean(0).tolist()) for part in np.array_split(np.array(points), MOST_POINTS)]
 
 
-def _figure(lines: Sequence[tuple[Curved, Sequence[Point]]], x: str, y: str, marker: str | None) -> Markup:
+def _figure(lines: Sequence[tuple[Reported, Sequence[Point]]], x: str, y: str, marker: str | None) -> Markup:
     def draw(axes: Axes) -> None:
         for run, points in lines:
             columns = np.array(points).T

@@ -1,11 +1,10 @@
-"""From runs to the page."""
+"""From runs to a page: what those of few-shot and of transfer runs have in common."""
 
 import base64
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from torch import Tensor
@@ -13,75 +12,25 @@ from torch import Tensor
 from metastep import __version__
 from metastep.data.contact import shown
 from metastep.data.errors import printable
-from metastep.data.progress import Progress, silent
-from metastep.fewshot.scores import Evaluation, Mean, paired_difference
-from metastep.report import figures
-from metastep.report.collect import UNSET, RunReport, collect, named
-from metastep.runs.files import replace_file
+from metastep.data.progress import Progress
+from metastep.report.reported import UNSET, Reported, named
 
-FIGURES = (
-    ("Training loss", "Mean over the tasks of an iteration, after adaptation.", figures.loss_figure),
-    ("Training accuracy", "On the queries of training tasks.", figures.accuracy_figure),
-    (
-        "Validation accuracy",
-        "On classes that are not trained on; the band is the 95 % interval.",
-        figures.validation_figure,
-    ),
-    ("Validation accuracy over time", "The same against the time that training took.", figures.time_figure),
-    (
-        "Accuracy by adaptation step",
-        "In the evaluation of each run; the band is the 95 % interval.",
-        figures.step_figure,
-    ),
-    (
-        "Change of the inner gradient",
-        "‖∇L(φₜ₊₁) − ∇L(φₜ)‖ / ‖∇L(φₜ₊₁)‖, median and quartiles over tasks. Small: a gradient can be shared.",
-        figures.difference_figure,
-    ),
-)
+Run = TypeVar("Run", bound=Reported)
 
 
-@dataclass(frozen=True)
-class Row:
-    """An evaluation in the table"""
-
-    run: RunReport
-    evaluation: Evaluation
-    against_first: Mean | None
-    earlier: bool
-    """Whether the weights have changed since"""
-
-
-def write_fewshot_report(
-    folders: Sequence[Path],
-    out: Path,
-    episodes: int = 2,
-    net: str | None = None,
-    data: Path | None = None,
-    progress: Progress = silent,
-) -> list[str]:
-    """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation.
-
-    Returns why something is missing from it, of each run where something is.
-    """
+def collected(folders: Sequence[Path], collect: Callable[[Path, str, str], Run], progress: Progress) -> list[Run]:
+    """collect: of a folder, its name and its colour"""
     runs = []
     for folder, name, colour in named(folders):
-        runs.append(collect(folder, name, colour, episodes, net, data))
+        runs.append(collect(folder, name, colour))
         progress(len(runs), len(folders))
-    replace_file(out, render(runs).encode(errors="backslashreplace"))
-    return [f"{run.name}: {run.note}" for run in runs if run.note]
+    return runs
 
 
-def render(runs: Sequence[RunReport]) -> str:
-    drawn = [(title, note, draw(runs)) for title, note, draw in FIGURES]
-    return template("report.html").render(
-        runs=runs,
-        version=__version__,
-        figures=[figure for figure in drawn if figure[2] is not None],
-        rows=[row for run in runs for row in rows_of(run, runs[0])],
-        differences=[run.headline and paired(run.headline, runs[0]) for run in runs],
-        settings=settings(runs),
-    )
+def rendered(name: str, runs: Sequence[Reported], figures: Sequence[tuple[str, str, Any]], **more: Any) -> str:
+    """name: of the template; figures: (title, note, drawing), without those that show nothing"""
+    there = [figure for figure in figures if figure[2] is not None]
+    return template(name).render(runs=runs, version=__version__, figures=there, settings=settings(runs), **more)
 
 
 def template(name: str) -> Template:
@@ -93,31 +42,7 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def rows_of(run: RunReport, first: RunReport) -> list[Row]:
-    return [
-        Row(
-            run,
-            e,
-            paired(e, first) if e != first.headline else None,
-            run.is_earlier(e),
-        )
-        for e in sorted(
-            run.evaluations, key=lambda e: (e.split, e.ways, e.shots, bool(e.one_by_one), e.checkpoint, e.steps)
-        )
-    ]
-
-
-def paired(evaluation: Evaluation, first: RunReport) -> Mean | None:
-    """Against what speaks for the first run, on the same episodes"""
-    return paired_difference(evaluation, first.headline) if first.headline else None
-
-
-class Configured(Protocol):
-    @property
-    def settings(self) -> dict[str, str]: ...
-
-
-def settings(runs: Sequence[Configured]) -> list[tuple[str, list[str], bool]]:
+def settings(runs: Sequence[Reported]) -> list[tuple[str, list[str], bool]]:
     """(name, its value in every run, whether they differ), of all that is set anywhere"""
     columns = [run.settings for run in runs]
     table = [(name, [column[name] for column in columns]) for name in columns[0]]

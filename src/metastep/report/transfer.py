@@ -3,31 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
-from metastep import __version__
 from metastep.data.errors import printable
 from metastep.data.progress import Progress, silent
 from metastep.report import figures
-from metastep.report.collect import Point, curve_of, flat, named
-from metastep.report.page import settings, template
+from metastep.report.page import collected, rendered
+from metastep.report.reported import Point, Reported
 from metastep.report.weights import weight_figures
-from metastep.runs import Run, read_metrics, to_plain
+from metastep.runs import Run, read_metrics
 from metastep.runs.files import replace_file
-from metastep.transfer.config import METHOD_OPTIONS, TransferConfig
+from metastep.transfer.config import TransferConfig
 
 
 @dataclass(frozen=True)
-class TransferReport:
-    name: str
-    colour: str
+class TransferReport(Reported):
     config: TransferConfig
-    rows: list[dict[str, Any]]
-
-    def curve(self, kind: str, *keys: str) -> list[Point]:
-        return curve_of(self.rows, kind, *keys)
 
     @property
     def epochs(self) -> int:
@@ -52,14 +44,6 @@ class TransferReport:
         return 1000 * points[-1][1] / points[-1][0] if points and points[-1][0] else None
 
     @property
-    def method(self) -> str:
-        """With its options, as they are called in the configuration"""
-        chosen = self.config.method
-        options = {name: getattr(chosen, name) for name in sorted(METHOD_OPTIONS[chosen.name])}
-        given = [f"{name} {value}" for name, value in options.items() if value is not None]
-        return " ".join([chosen.name, f"({', '.join(given)})" if given else ""]).strip()
-
-    @property
     def task(self) -> str:
         few = f", {self.config.data.per_class} of each class" if self.config.data.per_class else ""
         return f"{printable(self.config.data.name)}{few}"
@@ -67,10 +51,6 @@ class TransferReport:
     @property
     def weights(self) -> list[tuple[str, str, Markup]]:
         return weight_figures(self.rows)
-
-    @property
-    def settings(self) -> dict[str, str]:
-        return dict(flat(to_plain(self.config)))
 
 
 FIGURES = (
@@ -87,10 +67,7 @@ FIGURES = (
 
 def write_transfer_report(folders: Sequence[Path], out: Path, progress: Progress = silent) -> None:
     """A page about the runs in `folders`, made of what they wrote down"""
-    runs = []
-    for folder, name, colour in named(folders):
-        runs.append(collect(folder, name, colour))
-        progress(len(runs), len(folders))
+    runs = collected(folders, collect, progress)
     replace_file(out, render(runs).encode(errors="backslashreplace"))
 
 
@@ -105,9 +82,4 @@ def render(runs: Sequence[TransferReport]) -> str:
         (title, note, figures.curves(runs, kind, keys, "epoch", y, scale))
         for title, note, kind, keys, y, scale in FIGURES
     ]
-    return template("transfer.html").render(
-        runs=runs,
-        version=__version__,
-        figures=[figure for figure in drawn if figure[2] is not None],
-        settings=settings(runs),
-    )
+    return rendered("transfer.html", runs, drawn)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
-from metastep.report.page import write_fewshot_report
+from metastep.report.fewshot import write_fewshot_report
 from metastep.report.transfer import write_transfer_report
 from metastep.runs import Run
 from metastep.transfer.config import TransferConfig
