@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from metastep import __version__
 from metastep.cli import app
+from metastep.commands import refusals
 from metastep.fewshot import train as training
 from metastep.runs import Run
 
@@ -59,3 +61,9 @@ def test_the_demo_stops_at_ctrl_c_and_goes_on(tmp_path: Path, monkeypatch: pytes
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert Run(folder).load()["trained"]["iterations"] == 2
+
+
+def test_what_is_stopped_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as end, refusals():
+        raise KeyboardInterrupt
+    assert (end.value.exit_code, capsys.readouterr().err) == (130, "metastep: stopped.\n")
