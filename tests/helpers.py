@@ -144,6 +144,19 @@ class Bounding(NamedTuple):
         return self.inner.advance(state, map_tree(torch.tanh, grad), meta, steps)
 
 
+class Delegating:
+    """The same, which hands on all that it is asked for"""
+
+    def __init__(self, inner: ms.Dynamics) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["inner"], name)
+
+    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+        return self.inner.advance(state, map_tree(torch.tanh, grad), meta, steps)
+
+
 DYNAMICS: dict[str, ms.Dynamics] = {
     "sgd": ms.SGD(0.1),
     "momentum": ms.SGD(0.05, momentum=0.9, weight_decay=1e-2),
@@ -156,9 +169,10 @@ DYNAMICS: dict[str, ms.Dynamics] = {
     "rmsprop": ms.RMSprop(0.01, alpha=0.9, momentum=0.5, weight_decay=1e-2),
     "bounded": Bounded(0.1, momentum=0.9),
     "bounding": Bounding(ms.SGD(0.1, momentum=0.9)),
+    "delegating": Delegating(ms.SGD(0.1, momentum=0.9)),
     "own": ms.StepFunction(own_step, lambda params: map_tree(torch.zeros_like, params)),
 }
-OWN = ("bounded", "bounding", "own")  # written by a user: they see gradients as they are
+OWN = ("bounded", "bounding", "delegating", "own")  # written by a user: they see gradients as they are
 
 
 def case(name: str, seed: int = 0) -> Case:

@@ -1,6 +1,7 @@
 """Bad input: the message has the input, the reason and the remedy."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -343,6 +344,36 @@ def test_what_has_no_remedy_is_raised_as_it_was() -> None:
     with pytest.raises(RuntimeError, match="own") as error:
         ms.maml(P._replace(outer_loss=broken), ms.SGD(0.1), 2)(META, first(TASKS))
     assert error.value.__cause__ is None
+
+
+@pytest.mark.parametrize("text", ["expected 3D volumes in a file", "my running_mean_loss is nan"])
+def test_a_users_own_words_are_left_alone(text: str) -> None:
+    def broken(params: Any, meta: Any, task: Any) -> torch.Tensor:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match=text) as error:
+        ms.maml(P._replace(outer_loss=broken), ms.SGD(0.1), 2)(META, first(TASKS))
+    assert not isinstance(error.value, ms.MetastepError)
+
+
+def test_a_decorated_loss_takes_what_its_decorator_takes() -> None:
+    @wraps(F.smooth_l1_loss)
+    def loss(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return smooth(prediction, target, 0.1)
+
+    def smooth(prediction: torch.Tensor, target: torch.Tensor, by: float) -> torch.Tensor:
+        return F.mse_loss(prediction, target) * by
+
+    loss.__wrapped__ = smooth  # type: ignore[attr-defined]
+    assert ms.few_shot(nn.Linear(2, 1), loss)
+
+
+def test_frozen_parameters_may_be_a_part_of_theta() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    net[0].weight.requires_grad_(False)
+    method = ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 2)
+    for meta in (ms.parameters_of(net), dict(net.named_parameters())):
+        assert method(meta, first(TASKS)).grad.keys() == meta.keys()
 
 
 def test_what_the_message_recommends_works() -> None:

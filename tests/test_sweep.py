@@ -134,3 +134,36 @@ def test_a_parameter_without_gradient_keeps_everything_finite(dynamics: str) -> 
     assert all(bool(g.isfinite().all()) for g in estimate.grad.values())
     assert float(estimate.grad["used.weight"].norm()) > 0
     assert float(estimate.grad["unused.weight"].abs().max()) == 0
+
+
+def test_a_rate_that_is_learned_in_some_steps_of_a_window() -> None:
+    p, params, tasks = case("regression")
+    meta = ms.with_rates(params, 0.05, 1)
+    learned = ms.SGD(lambda meta, step: meta["rates"] if step % 2 else 0.1, momentum=0.5)
+    p = ms.room_for_rates(p)
+    for window in (1, 2, 4):
+        swept = ms.over_tasks(ms.multi_step(p, learned, 4, window))(meta, tasks)
+        stored = ms.over_tasks(ms.reference(p, learned, 4, window))(meta, tasks)
+        assert relative_error(swept.grad, stored.grad) < 1e-9
+
+
+class Named:
+    """A user's loss, with attributes of its own"""
+
+    product = gradient = gradients = "of my own"
+
+    def __call__(self, params: Tree, meta: Tree, batch: Any) -> torch.Tensor:
+        del meta
+        x, y = batch
+        return (x @ params["w"] - y).square().mean()
+
+
+def test_attributes_of_a_users_loss_are_its_own() -> None:
+    loss = Named()
+    problem = ms.Problem(lambda meta, task: meta, ms.every_window(loss), lambda p, m, task: loss(p, m, task.query))
+    batch = (torch.randn(5, 2, dtype=torch.float64), torch.randn(5, dtype=torch.float64))
+    meta, task = {"w": torch.ones(2, dtype=torch.float64)}, ms.Task(batch, batch)
+    sgd = ms.SGD(0.1)
+    assert (
+        relative_error(ms.maml(problem, sgd, 3)(meta, task).grad, ms.reference(problem, sgd, 3)(meta, task).grad) < 1e-9
+    )

@@ -18,9 +18,9 @@ class ByHand:
     """A loss for windows, called as any other"""
 
     value: Loss
-    gradient: Callable[[Tree, Tree, Any], Tree]
+    gradient_by_hand: Callable[[Tree, Tree, Any], Tree]
     """(params, meta, batch) -> ∂L/∂φ"""
-    product: Callable[[Tree, Tree, Any, Tree], tuple[Tree, Tree]]
+    product_by_hand: Callable[[Tree, Tree, Any, Tree], tuple[Tree, Tree]]
     """(params, meta, batch, direction) -> (∂²L/∂φ²)·direction, (∂²L/∂θ∂φ)·direction"""
 
     def __call__(self, params: Tree, meta: Tree, batch: Any) -> Tensor:
@@ -32,7 +32,7 @@ class OuterByHand:
     """An outer loss, called as any other"""
 
     value: Callable[[Tree, Tree, Any], Any]
-    gradients: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
+    gradients_by_hand: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
     """(params, meta, task) -> (∂L/∂φ, ∂L/∂θ), (L, metrics)"""
 
     def __call__(self, params: Tree, meta: Tree, task: Any) -> Any:
@@ -44,10 +44,10 @@ def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], str
 
     def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
         away = subtract(params, start(meta))
-        return map_tree(partial(torch.add, alpha=strength), loss.gradient(params, meta, batch), away)
+        return map_tree(partial(torch.add, alpha=strength), loss.gradient_by_hand(params, meta, batch), away)
 
     def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
-        h, c = loss.product(params, meta, batch, direction)
+        h, c = loss.product_by_hand(params, meta, batch, direction)
         (back,) = vjp(start, meta)[1](direction)
         return add_scaled(h, strength, direction), add_scaled(c, -strength, back)
 
@@ -58,10 +58,10 @@ def of_params_by_hand(value: Loss, loss: ByHand) -> ByHand:
     """`value` is the loss for a meta in which θ is called "params", beside what the loss does not see"""
 
     def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
-        return loss.gradient(params, meta["params"], batch)
+        return loss.gradient_by_hand(params, meta["params"], batch)
 
     def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
-        h, c = loss.product(params, meta["params"], batch, direction)
+        h, c = loss.product_by_hand(params, meta["params"], batch, direction)
         return h, hollow_like(meta) | {"params": c}
 
     return ByHand(value, gradient, product)

@@ -32,7 +32,7 @@ def require_takes(function: Any, what: str, arguments: str, remedy: str = "Write
     if torch.compiler.is_compiling():
         return
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator made is what is called
     except (TypeError, ValueError):
         return
     try:

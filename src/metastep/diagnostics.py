@@ -13,6 +13,7 @@ from metastep.counting import counting
 from metastep.dynamics import Dynamics
 from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
+from metastep.explain import explained
 from metastep.memory import peak_bytes
 from metastep.tasks import over_tasks, stack
 from metastep.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
@@ -39,7 +40,8 @@ def gradient_difference(problem: Problem, dynamics: Dynamics, steps: Steps) -> C
 
     @torch.no_grad()
     def differences(meta: Tree, tasks: Any) -> Tensor:
-        return mapped(meta, stack(tasks) if isinstance(tasks, list) else tasks)
+        with explained(meta):
+            return mapped(meta, stack(tasks) if isinstance(tasks, list) else tasks)
 
     return differences
 

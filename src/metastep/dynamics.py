@@ -57,15 +57,16 @@ class SGD:
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.momentum, self.weight_decay))
 
-    def is_linear(self, state: State, meta: Tree) -> bool:
+    def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
         """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither.
 
         Any dynamics may have this; the sweep then stores φ alone. One that does not have it is taken as not linear.
         """
         rates = (self.lr, self.momentum, self.weight_decay)  # only a function of (meta, step) can hold θ
-        scheduled = (rate_at(rate, meta, state.step) for rate in rates if callable(rate))
+        scheduled = (rate_at(r, meta, state.step + i) for r in rates if callable(r) for i in range(steps))
         numbers = all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
-        return numbers and type(self).advance is SGD.advance  # a subclass with steps of its own says so itself
+        # A subclass with steps of its own says so itself.
+        return numbers and all(getattr(type(self), n) is getattr(SGD, n) for n in ("advance", "_move", "_follow"))
 
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
         if not all(is_number(rate) for row in rates for rate in row):
@@ -179,10 +180,10 @@ class StepFunction:
         return state
 
 
-def is_linear(dynamics: Dynamics, state: State, meta: Tree) -> bool:
-    """As the dynamics says itself, see `SGD.is_linear`"""
-    declared = getattr(dynamics, "is_linear", None)
-    return declared is not None and bool(declared(state, meta))
+def is_linear(dynamics: Dynamics, state: State, meta: Tree, steps: int) -> bool:
+    """As its class says, see `SGD.is_linear`; what a wrapper passes on is said of another"""
+    declared = getattr(type(dynamics), "is_linear", None)
+    return declared is not None and bool(declared(dynamics, state, meta, steps))
 
 
 # ---- shared by all of them

@@ -101,7 +101,7 @@ def unrolled(
 def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
     """The outer loss at a state, Λ = ∂L/∂s there (θ may also enter the loss directly), and the metrics"""
     count_gradient()
-    by_hand = getattr(loop.problem.outer_loss, "gradients", None)  # a loss may bring its own
+    by_hand = getattr(loop.problem.outer_loss, "gradients_by_hand", None)  # a loss may bring its own
     both = by_hand or grad_and_value(partial(outer_value, loop.problem), argnums=(0, 1), has_aux=True)
     (d_params, d_meta), (loss, metrics) = both(state.params, meta, task)
     return loss, Adjoint(d_params, hollow_like(state.memory), d_meta), metrics

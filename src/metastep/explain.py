@@ -20,6 +20,11 @@ _REMEDIES = (
         "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",
     ),
     (
+        re.compile(r"must implement the (?P<op>jvp) function"),
+        "an autograd.Function has no {op}, its forward-mode derivative, which curvature=exact needs. "
+        "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",
+    ),
+    (
         re.compile(r"derivative for '?(?:aten::)?(?P<op>\w+)'? is not implemented"),
         "the operator {op} cannot be differentiated twice, which every exact curvature needs. "
         "Pass curvature=metastep.central_difference(), which needs first derivatives only, or use fo_maml.",
@@ -45,9 +50,7 @@ _REMEDIES = (
         "Write it with functions of torch, or measure what metastep.apply(module, method.adapt(meta, task), x) gives.",
     ),
     (
-        re.compile(
-            r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list|float|int)\b"
-        ),
+        re.compile(r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list)\b"),
         "{op} was given where a tensor is needed. Make tensors of the data first, with torch.as_tensor(…).",
     ),
     (
@@ -56,7 +59,7 @@ _REMEDIES = (
         "parameters are; bytes of pictures are divided by 255 then.",
     ),
     (
-        re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*)"),
+        re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*\bgot\b.*)"),
         "the module takes inputs with another number of axes: {op}. A method takes one task; stacked tasks, with one "
         "axis more, are for metastep.over_tasks(method), which takes a single one as a list, [task].",
     ),
@@ -65,7 +68,7 @@ _REMEDIES = (
         "a task was given as a {op}. Name its two parts: metastep.Task(support, query).",
     ),
     (
-        re.compile(r"(?P<op>running_mean|running_var|num_batches_tracked)"),
+        re.compile(r"\b(?P<op>running_mean|running_var|num_batches_tracked)\b"),
         "a normalisation layer would overwrite its {op} inside the inner loop. "
         "Use metastep.use_batch_statistics(module), or module.eval() to hold the statistics it has.",
     ),

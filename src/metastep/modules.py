@@ -61,13 +61,17 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
 def theta_of(module: nn.Module) -> Callable[[Tree], Tree]:
     """What looks at a given θ: a tensor of another name would be left out without a word, and have no gradient.
 
-    It has the names and shapes of `parameters_of(module)`, as they are now or when it is given: between, some may be
-    frozen.
+    It has the names and shapes of `parameters_of(module)`. What is frozen may be among them; what is frozen later need
+    not be.
     """
     own = parameters_of(module)
 
     def theta(meta: Tree) -> Tree:
-        if not _is_like(meta, own) and not _is_like(meta, later := parameters_of(module)):
+        if _is_like(meta, own):
+            return meta
+        later, known = parameters_of(module), dict(module.named_parameters())
+        named = isinstance(meta, Mapping) and own.keys() & later.keys() <= meta.keys() <= known.keys()
+        if not (named and _is_like(meta, {name: known[name] for name in meta})):
             raise MetastepError(
                 f"meta is not θ of this {type(module).__name__}: {difference(later, meta, 'the module', 'meta')}. Pass "
                 "metastep.parameters_of(module) of this very module. What is not to be learned is frozen before that, "

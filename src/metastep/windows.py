@@ -78,7 +78,7 @@ class InnerLoop(NamedTuple):
         for window in windows:
             gradient = task_gradient(window, state.params, meta)
             passage = Passage(state, gradient)
-            if is_linear(self.dynamics, state, meta):
+            if is_linear(self.dynamics, state, meta, window.steps):
                 passage = Passage(state._replace(memory=hollow_like(state.memory)), hollow_like(gradient))
             passages.append(passage)
             state = self.dynamics.advance(state, gradient, meta, window.steps)
@@ -104,7 +104,7 @@ def window_lengths(steps: Steps, window: int = 1) -> tuple[int, ...]:
 def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
     """∂L/∂φ: the only expensive call of a window on the way forward; a loss may bring its own"""
     count_gradient()
-    gradient = getattr(window.loss, "gradient", None) or grad(scalar(window.loss))
+    gradient = getattr(window.loss, "gradient_by_hand", None) or grad(scalar(window.loss))
     return gradient(params, meta, window.batch)
 
 

@@ -77,6 +77,11 @@ def pictures(ways: int, channels: int, size: int) -> nn.Module:
     return nn.Conv2d(channels, channels, 1)
 
 
+def wide(ways: int, channels: int, size: int, filters: int) -> nn.Module:
+    """A user's own net with an option"""
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, filters), nn.ReLU(), nn.Linear(filters, ways))
+
+
 class Flat(nn.Module):
     """A user's own net"""
 

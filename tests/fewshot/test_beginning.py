@@ -90,8 +90,10 @@ def test_from_the_first_moment_on_a_run_needs_its_start_no_more(
 
 def test_before_training_it_is_its_start(start: Path, tmp_path: Path) -> None:
     train(begun(start), tmp_path / "run")
+    before = Learner.load(start).meta
+    resume(start, iterations=4)  # it goes on by itself
     judged = open_learner(tmp_path / "run", "untrained", None, "cpu")
-    torch.testing.assert_close(judged.meta, Learner.load(start).meta, rtol=0, atol=0)
+    torch.testing.assert_close(judged.meta, before, rtol=0, atol=0)
     assert judged.checkpoint == "untrained"
 
 
@@ -101,6 +103,15 @@ def test_another_folder_is_no_other_state_of_the_first(tmp_path: Path, monkeypat
     usual = begun_from(None, {"start": "first"})[1]
     assert (usual.data.fingerprint, usual.outer.iterations, usual.start) == (None, ITERATIONS, None)
     assert begun_from(DEFAULT, {"start": "first"})[1] == PRESETS[DEFAULT], "a preset that is typed counts"
+
+
+def test_a_run_of_ones_own_net_can_be_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = ["--net", "tests.fewshot.helpers:wide", "--iterations", "1", "--tasks", "2", "--validation-every", "0"]
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    for flags in (["--preset", "tiny", "--filters", "6", "--out", "one"], ["--start", "one", "--out", "two"]):
+        done = CliRunner().invoke(app, ["train", *flags, *net])
+        assert done.exit_code == 0, done.output
 
 
 def test_on_the_command_line_it_brings_its_configuration(

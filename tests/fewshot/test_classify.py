@@ -193,7 +193,7 @@ def test_queries_that_are_no_pictures_are_left_out(folders: tuple[Path, Path], t
     assert "is not an image" in found.unreadable[Path("lying/x.png")]
     assert json.loads(found.to_json())["unreadable"].keys() == {"lying/x.png"}
     (tmp_path / "notes.txt").write_text("no picture")
-    with pytest.raises(DataError, match=r"notes\.txt: has no picture that can be read"):
+    with pytest.raises(DataError, match=r"notes\.txt: is not an image"):
         classify(LEARNER, folders[0], tmp_path / "notes.txt")
 
 

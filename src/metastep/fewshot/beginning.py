@@ -10,6 +10,7 @@ from metastep.fewshot.shipped import find_learner, shipped
 from metastep.problems import params_of
 
 ITERATIONS = 1_000  # unless somebody says otherwise: what knows such pictures already needs few
+KEPT = "start.safetensors"  # in the folder of a run: θ before its first iteration, where that came from a learner
 LOOKS = 10  # validations, and checkpoints, on the way
 
 
@@ -50,6 +51,20 @@ def begin(learner: Learner) -> None:
     theta = params_of(tree["meta"])
     tree["meta"] = theta if params_of(learner.meta) is learner.meta else learner.meta | {"params": theta}
     learner.restore(tree, Path(config.start))
+
+
+def keep(learner: Learner, folder: Path) -> None:
+    """In the folder of its run: what it started from may be trained on later, or moved"""
+    learner.save(folder / KEPT)
+
+
+def begin_again(learner: Learner, folder: Path) -> None:
+    """As the run in `folder` began"""
+    if not (folder / KEPT).is_file():
+        begin(learner)
+        return
+    net = learner.config.net.name if learner.config.net.is_users else None
+    learner.restore(Learner.load(folder / KEPT, net=net).tree(), folder / KEPT)
 
 
 def require_fitting(start: str, theirs: NetConfig, ours: NetConfig, data: str) -> None:

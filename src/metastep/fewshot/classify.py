@@ -131,7 +131,8 @@ def classify(
     known = [prepare(path, learner.config, ink) for path in islice(paths, len(pictures))]
     new, unreadable = _readable(paths, learner.config, ink)
     if not new:
-        raise problem(root, "has no picture that can be read", next(iter(unreadable.values())))
+        path, reason = next(iter(unreadable.items()))
+        raise DataError(f"{printable(path)}: {reason}")
     queries = [each for each in asked if each[0] not in unreadable]
     near, far = _stacked(known), _stacked(new)
 

@@ -76,15 +76,16 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     with started_ranks(uses_gpu(run.config(TrainConfig).device)) as ranks:
         trained = training.resume(folder, data, net, ranks, iterations, dataset)
         if before == trained.iterations == run.config(TrainConfig).outer.iterations:
-            _say_complete(before, folder, ranks)
+            _say_complete(before, run.config(TrainConfig), folder, ranks)
         else:
             _report(trained, run.config(TrainConfig), folder, ranks)
 
 
-def _say_complete(iterations: int, folder: Path, ranks: Ranks) -> None:
+def _say_complete(iterations: int, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
     if ranks.is_first:
-        more = f"metastep train --resume {folder} --iterations {2 * iterations}"
-        typer.echo(f"All {iterations:,} iterations were made before. For more: {more}")
+        more = f" For more: metastep train --resume {folder} --iterations {2 * iterations}"
+        more = more if config.outer.schedule == "constant" else ""
+        typer.echo(f"All {iterations:,} iterations were made before.{more}")
 
 
 def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:

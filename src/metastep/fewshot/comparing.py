@@ -13,7 +13,7 @@ from torch import Tensor
 from metastep.commands import Data, progress_bar, refusals
 from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.errors import how_many
-from metastep.fewshot.building import build, build_dynamics, build_estimator
+from metastep.fewshot.building import build, build_dynamics, build_estimator, method_options
 from metastep.fewshot.config import MethodConfig, TrainConfig
 from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.learner import Learner
@@ -22,7 +22,7 @@ from metastep.fewshot.sampling import Sampler, fitted, read_split
 from metastep.fewshot.shipped import find_learner
 from metastep.fewshot.use_commands import CheckpointChoice, DeviceChoice, Net, open_learner
 from metastep.modules import evaluation_mode
-from metastep.problems import params_of
+from metastep.problems import adapt_only, params_of
 from metastep.runs.device import device_for
 from metastep.trees import tree_leaves
 from metastep.windows import window_lengths
@@ -47,6 +47,8 @@ def compared(learner: Learner, data: Path | None, tasks: int) -> Compared:
     images = read_split(config.data, data, config.data.split)
     draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)
     problem, batch = build(config, learner.net).problem, draw(0, tasks)
+    if head := method_options(config.method).get("head"):
+        problem = adapt_only(problem, head)
     methods = {name: build_estimator(asked, problem) for name, asked in methods_of(config).items()}
     with evaluation_mode(learner.net):
         rows = compare(methods, theta, batch, chunk_size=config.chunk_size, repeats=2)
@@ -59,9 +61,10 @@ def methods_of(config: TrainConfig) -> dict[str, TrainConfig]:
     steps = sum(window_lengths(config.inner.steps))
     config = replace(config, inner=replace(config.inner, steps=steps))
     windows = [2**k for k in range(1, steps.bit_length()) if 2**k <= steps]
+    curvature = config.method.curvature
     methods = {
-        EXACT: MethodConfig("maml"),
-        **{f"Multi-step({n})": MethodConfig("multi_step", window=n) for n in windows},
+        EXACT: MethodConfig("maml", curvature=curvature),
+        **{f"Multi-step({n})": MethodConfig("multi_step", window=n, curvature=curvature) for n in windows},
         "FO-MAML": MethodConfig("fo_maml"),
         "HF-MAML": MethodConfig("hf_maml"),
     }
@@ -107,5 +110,7 @@ def show(found: Compared, config: TrainConfig, tasks: int) -> None:
     console.print(table)
     changes = "  ".join(f"{change:.2g}" for change in found.changes.mean(0).tolist())
     console.print(Text(f"How much the inner gradient changes in each step (small: it can be reused): {changes}"))
+    if config.method.name in ("meta_sgd", "maml_pp"):
+        console.print(Text("All of it at the rate that training began with: learned rates are left out.", "yellow"))
     for line in READING:
         console.print(Text(line, "dim"))

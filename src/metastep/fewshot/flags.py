@@ -23,6 +23,6 @@ def with_flags(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
     implied: dict[str, Any] = {}
     if given.get("split") == "trainval":
         implied |= {"validation_every": 0}  # its classes are trained on
-    if ":" in given.get("net", ""):
+    if ":" in given.get("net", "") and given["net"] != config.net.name:
         implied |= {"filters": None, "head_init": None}  # of the preset's net: a user's own may not know them
     return FLAGS.applied(config, {**implied, **given})

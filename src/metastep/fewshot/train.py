@@ -86,7 +86,7 @@ def resume_in_turns(
     if iterations is not None or dataset is not None:  # not before: a run that cannot go on is left as it was
         ranks.from_first(lambda: reconfigure(run, iterations, dataset, data))
     if not run.last.is_file():
-        beginning.begin(parts.learner)
+        beginning.begin_again(parts.learner, folder)
     return (yield from _train(run, config, parts, ranks))
 
 
@@ -111,8 +111,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
             ending = at.iterations == total
             if not ending:
                 record.note(at.iterations, "environment", **environment(learner.device))
-            if config.start and not saved:  # what it starts from may be trained on, or moved
-                record.save(0, training_state(learner, optimizer, at))
+            if config.start and not saved and ranks.is_first:
+                beginning.keep(learner, run.folder)
             while not ending:
                 k, began = at.iterations, time.perf_counter()
                 found = step(k, stop)

@@ -19,7 +19,7 @@ from metastep.errors import MetastepError, how_many
 from metastep.fewshot import classify as classifying
 from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
-from metastep.fewshot.beginning import begin
+from metastep.fewshot.beginning import begin_again
 from metastep.fewshot.classify import Classified
 from metastep.fewshot.evaluate import EVALUATION_SEED, Request, with_steps
 from metastep.fewshot.gallery import RIGHT, WRONG, gallery
@@ -147,7 +147,7 @@ def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: De
     learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
     if checkpoint == "untrained":
         learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
-        begin(learner)
+        begin_again(learner, path)
         learner.net.eval()  # as a learner that is loaded
     return learner.to(device_for(device))
 

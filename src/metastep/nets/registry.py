@@ -73,7 +73,7 @@ def load_net(path: str, nets: Mapping[str, Builder] = NETS) -> Builder:
 
 def _imported(module_name: str, path: str) -> Any:
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` has it: a net lies mostly in the folder that one works in
+        sys.path.append(here)  # a net lies mostly in the folder that one works in
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:

@@ -26,8 +26,8 @@ class Packed(NamedTuple):
         memory = tuple(unpacked(pack, state.params) for pack in after.memory)
         return State(unpacked(after.params, state.params), memory, after.step)
 
-    def is_linear(self, state: State, meta: Tree) -> bool:
-        return is_linear(self.inner, state, meta)
+    def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
+        return is_linear(self.inner, state, meta, steps)
 
 
 def packed(tree: Tree) -> list[Tensor]:
