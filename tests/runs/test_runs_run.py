@@ -40,8 +40,13 @@ def test_last_and_best(tmp_path: Path) -> None:
     run = Run.create(tmp_path, Settings())
     with pytest.raises(CheckpointError, match="No such file"):
         run.load()
+    with pytest.raises(CheckpointError, match=r"has no checkpoint yet\. Wait for the first"):
+        run.taken("best")
     with run.lock():
+        run.save({"w": torch.ones(1), "step": 1})
+        assert run.taken("best") == "last"
         run.save({"w": torch.ones(1), "step": 1}, best=True)
+        assert run.taken("best") == "best"
         run.save({"w": torch.ones(1), "step": 2})
     assert (run.load()["step"], run.load("best")["step"]) == (2, 1)
 

@@ -211,8 +211,6 @@ class Learner:
 def _read_run(folder: Path, which: Which) -> tuple[TrainConfig, dict[str, Any], str]:
     run = Run.open(folder)
     config = run.config(TrainConfig)
-    if not run.last.is_file():
-        raise CheckpointError(f"{str(folder)!r}: has no checkpoint yet. Wait for the first, or train on with --resume.")
     taken = run.taken(which)
     return config, run.load(taken), taken
 

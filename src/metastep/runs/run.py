@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from metastep.runs import checkpoints
 from metastep.runs.config import read_config, read_kind, write_config
-from metastep.runs.errors import RunError, problem
+from metastep.runs.errors import CheckpointError, RunError, problem
 from metastep.runs.files import explained, remove_partial_files
 from metastep.runs.lock import locked
 from metastep.runs.metrics import Metrics
@@ -114,6 +114,9 @@ class Run:
 
     def taken(self, wanted: Which) -> Which:
         """Which checkpoint there is: where there was no validation yet, the last stands for the best"""
+        if not self.last.is_file():
+            remedy = "Wait for the first, or train on with --resume"
+            raise problem(CheckpointError, self.folder, "has no checkpoint yet", remedy)
         return wanted if self.best.is_file() else "last"
 
     def load(self, which: Which = "last") -> dict[str, Any]:
