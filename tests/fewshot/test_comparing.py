@@ -35,7 +35,7 @@ def test_windows_are_those_that_the_steps_have_room_for() -> None:
 )
 def test_a_row_is_the_distance_from_the_exact_gradient(method: MethodConfig) -> None:
     learner = fresh(replace(DOUBLE, method=method))
-    found = compared(learner, None, 3)
+    found = compared(learner, stripes(), 3)
     theta, problem = params_of(learner.meta), build(replace(DOUBLE, method=MethodConfig("maml")), learner.net).problem
     tasks = Sampler.of(stripes(), DOUBLE.train_episodes, EVALUATION_SEED, "cpu", torch.float64)(0, 3)
     sgd = ms.SGD(0.1, momentum=0.9)

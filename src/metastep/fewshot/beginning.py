@@ -44,8 +44,7 @@ def begin(learner: Learner) -> None:
     config = learner.config
     if config.start is None:
         return
-    net = config.net.name if config.net.is_users else None  # typed by whoever configured this run
-    start = Learner.load(config.start, net=net)
+    start = Learner.load(config.start, net=_typed(config))
     require_fitting(config.start, start.config.net, config.net, config.data.name)
     tree = start.changed(ways=config.data.ways).tree()
     theta = params_of(tree["meta"])
@@ -63,8 +62,12 @@ def begin_again(learner: Learner, folder: Path) -> None:
     if not (folder / KEPT).is_file():
         begin(learner)
         return
-    net = learner.config.net.name if learner.config.net.is_users else None
-    learner.restore(Learner.load(folder / KEPT, net=net).tree(), folder / KEPT)
+    learner.restore(Learner.load(folder / KEPT, net=_typed(learner.config)).tree(), folder / KEPT)
+
+
+def _typed(config: TrainConfig) -> str | None:
+    """A net of the user's own, which was typed for this run"""
+    return config.net.name if config.net.is_users else None
 
 
 def require_fitting(start: str, theirs: NetConfig, ours: NetConfig, data: str) -> None:

@@ -18,7 +18,7 @@ from metastep.fewshot.presets import PRESETS
 from metastep.runs import Run
 from metastep.runs.device import uses_gpu
 from metastep.runs.flags import require_none
-from metastep.runs.presets import Out, default_folder, preset_named, presets_command
+from metastep.runs.presets import Out, begun_with, default_folder, preset_named, presets_command
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -49,8 +49,7 @@ def train(
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
-            only_new = {"preset": preset, "out": out}
-            _resume(resume, data, given | {name: value for name, value in only_new.items() if value is not None})
+            _resume(resume, data, given | begun_with(preset, None, out))
             return
         name, usual = begun_from(preset, given)
         config = with_flags(usual, given)

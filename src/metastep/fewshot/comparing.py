@@ -1,7 +1,6 @@
 """`metastep compare`: how far each approximation is from the exact meta-gradient, for a learner and its inner loop."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -11,6 +10,7 @@ from rich.text import Text
 from torch import Tensor
 
 from metastep.commands import Data, progress_bar, refusals
+from metastep.data import ImageSet
 from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.errors import how_many
 from metastep.fewshot.building import build, build_dynamics, build_estimator, method_options
@@ -41,10 +41,9 @@ class Compared(NamedTuple):
     """(tasks, steps) of the inner gradient, see `metastep.gradient_difference`"""
 
 
-def compared(learner: Learner, data: Path | None, tasks: int) -> Compared:
+def compared(learner: Learner, images: ImageSet, tasks: int) -> Compared:
     """At the learner's θ, on tasks of the classes that it is trained on"""
     config, theta = learner.config, params_of(learner.meta)
-    images = read_split(config.data, data, config.data.split)
     draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)
     problem, batch = build(config, learner.net).problem, draw(0, tasks)
     if head := method_options(config.method).get("head"):
@@ -86,14 +85,12 @@ def compare_methods(
 ) -> None:
     """Compare approximations with the exact meta-gradient: how near each is, and what it costs."""
     with refusals():
-        if run in PRESETS:
-            config = PRESETS[run]
-            config = fitted(config, read_split(config.data, data, config.data.split))
-            learner = Learner.fresh(config).to(device_for(device))
-        else:
-            learner = open_learner(find_learner(run), checkpoint, net, device)
+        known = None if run in PRESETS else open_learner(find_learner(run), checkpoint, net, device)
+        config = known.config if known else PRESETS[run]
         with progress_bar("comparing"):
-            found = compared(learner, data, tasks)
+            images = read_split(config.data, data, config.data.split)
+            learner = known or Learner.fresh(fitted(config, images)).to(device_for(device))
+            found = compared(learner, images, tasks)
         show(found, learner.config, tasks)
 
 

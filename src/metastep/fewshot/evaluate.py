@@ -112,7 +112,7 @@ def require_fitting(config: TrainConfig, images: ImageSet, name: str) -> None:
     if (channels, height, width) != (config.net.channels, size, size):
         raise MetastepError(
             f"pictures of {name!r} are {channels}×{height}×{width}, and this learner takes "
-            f"{config.net.channels}×{size}×{size}. Evaluate it on data like that it was trained on."
+            f"{config.net.shape}. Evaluate it on data like that it was trained on."
         )
 
 

@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from metastep.data.progress import Progress, silent
 from metastep.fewshot.scores import Evaluation, Mean, paired_difference
 from metastep.report import figures
-from metastep.report.collect import RunReport, collect
-from metastep.report.page import collected, rendered
-from metastep.runs.files import replace_file
+from metastep.report.collect import RunReport
+from metastep.report.page import rendered
 
 FIGURES = (
     ("Training loss", "Mean over the tasks of an iteration, after adaptation.", figures.loss_figure),
@@ -42,23 +39,6 @@ class Row:
     against_first: Mean | None
     earlier: bool
     """Whether the weights have changed since"""
-
-
-def write_fewshot_report(
-    folders: Sequence[Path],
-    out: Path,
-    episodes: int = 2,
-    net: str | None = None,
-    data: Path | None = None,
-    progress: Progress = silent,
-) -> list[str]:
-    """A page about the runs in `folders`; `episodes` are shown of each, `net` and `data` are as in an evaluation.
-
-    Returns why something is missing from it, of each run where something is.
-    """
-    runs = collected(folders, lambda folder, name, colour: collect(folder, name, colour, episodes, net, data), progress)
-    replace_file(out, render(runs).encode(errors="backslashreplace"))
-    return [f"{run.name}: {run.note}" for run in runs if run.note]
 
 
 def render(runs: Sequence[RunReport]) -> str:

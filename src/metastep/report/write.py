@@ -5,9 +5,12 @@ from pathlib import Path
 
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
-from metastep.report.fewshot import write_fewshot_report
+from metastep.report import fewshot
+from metastep.report.collect import collect
+from metastep.report.page import collected
 from metastep.report.transfer import write_transfer_report
 from metastep.runs import Run
+from metastep.runs.files import replace_file
 from metastep.transfer.config import TransferConfig
 
 
@@ -26,9 +29,11 @@ def write_report(
     if not folders:
         raise MetastepError("a report needs at least one run. Give the folder of a run.")
     transfers = [Run.open(folder).kind == TransferConfig.__name__ for folder in folders]
-    if not any(transfers):
-        return write_fewshot_report(folders, out, episodes, net, data, progress)
-    if not all(transfers):
+    if all(transfers):
+        write_transfer_report(folders, out, progress)
+        return []
+    if any(transfers):
         raise MetastepError("these are runs of few-shot learning and of transfer: give those of one kind.")
-    write_transfer_report(folders, out, progress)
-    return []
+    runs = collected(folders, lambda folder, name, colour: collect(folder, name, colour, episodes, net, data), progress)
+    replace_file(out, fewshot.render(runs).encode(errors="backslashreplace"))
+    return [f"{run.name}: {run.note}" for run in runs if run.note]

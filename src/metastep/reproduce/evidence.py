@@ -79,7 +79,8 @@ class Evidence:
 
     def outdated(self, preset: str) -> bool:
         """Whether what is kept was found by another recipe than the preset is now"""
-        return self._kept(preset) != self._ever_kept(preset)
+        found = self._ever_kept(preset).values()
+        return not all(kind_of(preset).is_of(each.config, preset) for each in found)
 
     def keep(self, outcomes: Iterable[Outcome]) -> None:
         if self.kept:

@@ -24,7 +24,7 @@ Out = Annotated[
 Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
 
 
-def begun_with(preset: str, usual: str, out: Path | None) -> dict[str, Any]:
+def begun_with(preset: str | None, usual: str | None, out: Path | None) -> dict[str, Any]:
     """What only a new run can be given, where it was"""
     return ({} if preset == usual else {"preset": preset}) | ({} if out is None else {"out": out})
 
