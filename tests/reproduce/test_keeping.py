@@ -28,6 +28,8 @@ HERE = Path("results/claims") / keeping.FOLDER
 def test_what_is_read_is_what_was_kept(tmp_path: Path, outcome: Outcome) -> None:
     keeping.keep(tmp_path, outcome.preset, outcome)
     assert keeping.kept(tmp_path, outcome.preset) == {outcome.seed: outcome}
+    (file,) = tmp_path.iterdir()
+    assert f"--preset {outcome.preset} --seed {outcome.seed} --precision tf32 --data DATA" in file.read_text()
     assert keeping.kept(tmp_path, outcome.preset.rpartition("-")[0]) == {}, "another preset begins with its name"
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from metastep.errors import MetastepError
+from metastep.fewshot.config import TrainConfig
 from metastep.reproduce.outcomes import Outcome
 from metastep.runs import from_plain, to_plain
 from metastep.runs.files import explained, read_file, replace_file
@@ -18,8 +19,16 @@ FOLDER = "outcomes"  # in that of the claims
 def keep(folder: Path, name: str, outcome: Outcome) -> None:
     with explained(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(to_plain(outcome), ensure_ascii=False) + "\n"
+    text = json.dumps({"command": command(outcome), **to_plain(outcome)}, ensure_ascii=False) + "\n"
     replace_file(folder / f"{name}-seed{outcome.seed}.json", text.encode())
+
+
+def command(outcome: Outcome) -> str:
+    """What makes such a run again; where and by which commit it was made, and how it was tested, is in the outcome"""
+    trains = "metastep train" if isinstance(outcome.config, TrainConfig) else "metastep transfer run"
+    fewer = f" --iterations {outcome.iterations}" if outcome.iterations < outcome.full else ""
+    how = f"--seed {outcome.seed} --precision {outcome.precision}{fewer}"
+    return f"{trains} --preset {outcome.preset} {how} --data DATA"
 
 
 def kept(folder: Path, name: str) -> dict[int, Outcome]:
@@ -38,6 +47,8 @@ def _of_seed(seed: int, path: Path) -> Outcome:
 
 def read(path: Path) -> Outcome:
     try:
-        return from_plain(Outcome, json.loads(read_file(path)))
-    except ValueError as error:
+        content = json.loads(read_file(path))
+        content.pop("command", None)  # for people
+        return from_plain(Outcome, content)
+    except (ValueError, AttributeError) as error:
         raise MetastepError(f"{str(path)!r}: is no outcome of a run ({error}). Restore it, or remove it.") from error
