@@ -4,8 +4,9 @@ Multi-step beside the baseline, in one run: as they are here (source features fo
 product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
 what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
 
-On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Compiled, as by `--compile`,
-each method has a row of its own, whose note tells how long that took, and with --no-compile it has none.
+On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Each method has a row without
+a capture too, and one compiled, as by `--compile`, whose note tells how long that took; --no-compile spares the latter,
+--pair both.
 
 Written after every row: stopped, the same command goes on with the next.
 """
@@ -85,12 +86,14 @@ def measured(
 Ways = Mapping[str, Callable[[Step], Unit]]
 
 
-def ways_to_run(cuda: bool, compile: bool) -> Ways:
+def ways_to_run(cuda: bool, pair: bool, compile: bool) -> Ways:
     """By what they are called in the results"""
     if not cuda:
         return {OURS: Unit}
-    ways: dict[str, Callable[[Step], Unit]] = {OURS: captured, "metastep, not captured": Unit}
-    return ways | ({COMPILED: lambda step: captured(Compiled(step))} if compile else {})
+    others: dict[str, Callable[[Step], Unit]] = {"metastep, not captured": Unit}
+    if compile:
+        others[COMPILED] = lambda step: captured(Compiled(step))
+    return {OURS: captured} | ({} if pair else others)
 
 
 def captured(step: Step) -> Unit:
@@ -156,7 +159,7 @@ def main() -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in options.settings}
-    ways = ways_to_run(device.type == "cuda", options.compile)
+    ways = ways_to_run(device.type == "cuda", options.pair, options.compile)
     command = command_of(options)
     rows = results.kept(options.name, command)
     done = [Job.of(row) for row in rows]
