@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from metastep.bench import results as files
+from metastep.runs.commit import CHANGED, commit
 from metastep.runs.device import device_for, device_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +24,7 @@ def kept(what: str, command: str) -> list[dict[str, Any]]:
     """What an earlier call wrote, if it was the same in all that is told of it; of code that changed nobody knows"""
     content, now = read_if_there(f"bench/{_device()}-{what}"), provenance(command)
     same = all(content.get(name) == value for name, value in now.items())
-    return list(content["rows"]) if same and not now["commit"].endswith(files.CHANGED) else []
+    return list(content["rows"]) if same and not now["commit"].endswith(CHANGED) else []
 
 
 def _device() -> str:
@@ -32,7 +33,8 @@ def _device() -> str:
 
 def provenance(command: str) -> dict[str, Any]:
     device = device_for("auto")
-    return files.provenance(command, device_name(device)) | {"threads": torch.get_num_threads()}
+    about = files.provenance(command, device_name(device))
+    return about | {"commit": commit(ROOT / "benchmarks"), "threads": torch.get_num_threads()}
 
 
 def read(name: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import torch
 from typer.testing import CliRunner
 
 from metastep.bench import cases, command, running, session, workload
-from metastep.bench import results as bench_results
 from metastep.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid, Precision
 from metastep.bench.implementations import IMPLEMENTATIONS, ours
 from metastep.bench.machines import TorchMachine
@@ -195,7 +194,7 @@ def test_rows_of_code_that_was_not_committed_are_never_taken_for_the_same(
         return changed if arguments[0] == "status" else "abc"
 
     monkeypatch.delenv("METASTEP_COMMIT")
-    monkeypatch.setattr(bench_results, "_git", git)
+    monkeypatch.setattr("metastep.runs.commit._git", git)
     options = ("--quick", "--implementations", "metastep", "--methods", "maml", "--out", path)
     for changed, times in (("", 1), ("", 1), (" M engine.py", 2), (" M engine.py", 3)):  # noqa: B007
         call(*options)

@@ -1,6 +1,7 @@
 """When a claim is done: not before its file rests on all that is at hand."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.evidence import Evidence
-from metastep.reproduce.files import Content, content_of
+from metastep.reproduce.files import Content, content_of, write
 from metastep.reproduce.planning import is_done
 from metastep.reproduce.register import REGISTER
 from tests.reproduce.helpers import transfer
@@ -49,6 +50,25 @@ def test_done_with_all_that_is_at_hand(
 ) -> None:
     at_hand(there, monkeypatch)
     assert is_done(REGISTER[content["id"]], content, NOWHERE, None) is done
+
+
+SHORT = replace(transfer("stl10-sgd-scratch", 60.0), iterations=100)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "replaced"),
+    [
+        (judged("X19", ("cifar100",), 3), judged("X19", ("cifar100", "stl10"), 3), True),  # of fewer iterations
+        (judged("X19", ("stl10", "cifar100"), 3), judged("X19", ("stl10",), 3), False),
+        (judged("T2.2", ("stl10",), 1), judged("T2.2", ("stl10",), 3), True),
+        (judged("T2.2", ("stl10",), 1), content_of(REGISTER["T2.2"], Finding("short", outcomes=(SHORT,) * 3)), False),
+        (judged("T2.2", ("stl10",), 1), content_of(REGISTER["T2.2"], Finding("not run")), False),
+    ],
+)
+def test_a_file_gives_way_to_what_rests_on_as_much(first: Any, then: Any, replaced: bool, tmp_path: Path) -> None:
+    assert write(tmp_path, first)
+    assert write(tmp_path, then) is replaced
+    assert write(tmp_path, then, anyway=True)
 
 
 def test_what_was_counted_in_part_is_counted_again() -> None:

@@ -107,15 +107,18 @@ def test_where_validation_chooses_the_checkpoint_each_has_its_own_run() -> None:
     assert fewshot_runs.trained_as("miniimagenet-5w5s-reptile") == "miniimagenet-5w5s-reptile"
 
 
-def test_all_devices_that_a_run_was_trained_on_are_named() -> None:
+def test_all_that_a_run_was_made_by_is_named() -> None:
     call("--only", "T4.29", "--device", "cpu")
-    here = claim("T4.29")["device"]
+    here = claim("T4.29")
     metrics = Path(f"runs/reproduce/{ESTIMATE}-seed0/metrics.jsonl")
-    began = {"step": 0, "kind": "environment", "device": "a GPU", "torch": "2.11", "python": "3.12"}
+    began = {"step": 0, "kind": "environment", "device": "a GPU", "torch": "1", "python": "2", "commit": "the first"}
     metrics.write_text(json.dumps(began) + "\n" + metrics.read_text())
     Path("results/claims/T4.29.json").unlink()
     call("--only", "T4.29")
-    assert claim("T4.29")["device"] == f"a GPU, then {here}"
+    again, versions = claim("T4.29"), here["versions"]
+    assert again["device"] == f"a GPU, then {here['device']}"
+    assert again["versions"] == {"python": f"2, then {versions['python']}", "torch": f"1, then {versions['torch']}"}
+    assert again["commit"] == f"the first, then {here['commit']}"
 
 
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:

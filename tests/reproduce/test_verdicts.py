@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_ind
 
 from metastep.errors import MetastepError
 from metastep.reproduce import fewshot_costs, transfer_costs
@@ -14,6 +15,7 @@ from metastep.reproduce.claims import Finding
 from metastep.reproduce.differences import Difference, over_seeds, paired
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.figures import draw_epochs
+from metastep.reproduce.outcomes import Outcome
 from metastep.reproduce.register import REGISTER
 from metastep.reproduce.transfer_comparing import gradients_settle
 from metastep.transfer.presets import TARGETS
@@ -68,14 +70,17 @@ def test_paired_differences_have_the_interval_of_the_differences() -> None:
         paired(other, M1, M4)
 
 
+def seeds(preset: str, *accuracies: float) -> list[Outcome]:
+    return [transfer(preset, accuracy, seed) for seed, accuracy in enumerate(accuracies)]
+
+
 def test_differences_of_means_over_seeds() -> None:
     a, b = "stl10-adam-baseline", "stl10-adam-t0"
-    evidence = known(
-        *(transfer(a, x, i) for i, x in enumerate((80, 82))), *(transfer(b, x, i) for i, x in enumerate((70, 74)))
-    )
-    found = over_seeds(evidence, a, b)
-    assert found.mean == 9
-    assert found.interval == pytest.approx(1.96 * (2 / 2 + 8 / 2) ** 0.5)
+    found = over_seeds(known(*seeds(a, 80, 82, 84), *seeds(b, 70, 74, 78)), a, b)
+    assert found.mean == 8
+    both = ttest_ind([80, 82, 84], [70, 74, 78], equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx(tuple(both))
+    assert over_seeds(known(*seeds(a, 80, 80), *seeds(b, 70, 70)), a, b).interval == 0
     alone = over_seeds(known(transfer(a, 80), transfer(b, 70)), a, b)
     assert (alone.interval, alone.is_above_zero) == (None, True)
     assert str(alone) == f"{a} − {b} = +10.00 of one seed each"
@@ -136,19 +141,30 @@ def test_x9_and_x20() -> None:
 def test_transfer_comparisons() -> None:
     def on(optimizer: str, **accuracies: float) -> Evidence:
         names = {name.replace("_", "-"): value for name, value in accuracies.items()}
-        return known(*(transfer(f"stl10-{optimizer}-{name}", value) for name, value in names.items()))
+        return known(*(run for name, x in names.items() for run in seeds(f"stl10-{optimizer}-{name}", x, x)))
 
     assert judged("X5", on("sgd", scratch=67, multistep=77, first_order=68), True).verdict == "reproduced"
     assert judged("X5", on("sgd", scratch=67, multistep=77, first_order=74), True).verdict == "not reproduced"
     assert judged("X10", on("adam", baseline=80, t0=70), True).verdict == "reproduced"
-    assert (
-        judged("X13", known(transfer("stl10-adam-multistep", 79), transfer("stl10-adam-1step-2lr", 80)), True).verdict
-        == "not reproduced"
-    )
+    doubled = known(*seeds("stl10-adam-multistep", 79, 79), *seeds("stl10-adam-1step-2lr", 80, 80))
+    assert judged("X13", doubled, True).verdict == "not reproduced"
     estimates = ("multistep", "baseline", "3step-estimate", "t3")
     for last, verdict in ((79.5, "reproduced"), (81.5, "not reproduced")):
-        rows = [transfer(f"stl10-adam-{n}", x) for n, x in zip(estimates, (79, 79.9, 79, last), strict=True)]
+        accuracies = (79, 79.9, 79, last)
+        rows = [run for n, x in zip(estimates, accuracies, strict=True) for run in seeds(f"stl10-adam-{n}", x, x)]
         assert judged("X12", known(*rows), True).verdict == verdict
+
+
+def test_one_seed_each_decides_nothing() -> None:
+    found = judged("X10", known(transfer("stl10-adam-baseline", 80), transfer("stl10-adam-t0", 70)), True)
+    assert (found.verdict, found.value, found.interval) == ("measured", 10, None)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(17.0, "reproduced"), (0.5, "not reproduced")])
+def test_a_printed_size_counts_on_the_pictures_it_was_printed_for(gain: float, verdict: str) -> None:
+    for target, expected in (("bird", verdict), ("stl10", "reproduced")):
+        runs = [*seeds(f"{target}-adam-baseline", 66, 66), *seeds(f"{target}-adam-t0", 66 - gain, 66 - gain)]
+        assert judged("X10", known(*runs), target == "stl10").verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -160,7 +176,7 @@ def test_x11_needs_accuracy_and_the_time_of_a_benchmark(
     accuracies: Any, times: Any, verdict: str, tmp_path: Path
 ) -> None:
     names, variant = ("t1", "baseline", "t3"), "source run again"
-    runs = [transfer(f"stl10-adam-{n}", a) for n, a in zip(names, accuracies, strict=True)]
+    runs = [run for n, a in zip(names, accuracies, strict=True) for run in seeds(f"stl10-adam-{n}", a, a)]
     assert judged("X11", known(*runs, bench=tmp_path), True).verdict == "not run"
     rows = [transfer_row("transfer-stl10", n, ms) for n, ms in zip(names, times, strict=True)]
     rows += [transfer_row("transfer-bird", "baseline", 1), transfer_row("transfer-stl10", "baseline", 1, variant)]
@@ -171,7 +187,7 @@ def test_x11_needs_accuracy_and_the_time_of_a_benchmark(
 
 
 def test_x19_judges_the_data_sets_that_were_run() -> None:
-    found = judged("X19", known(transfer("stl10-sgd-scratch", 67), transfer("stl10-adam-multistep", 79)))
+    found = judged("X19", known(*seeds("stl10-sgd-scratch", 67, 67), *seeds("stl10-adam-multistep", 79, 79)))
     assert (found.verdict, found.value) == ("reproduced", 12)
     assert "1 of 6 data sets" in found.note
     with pytest.raises(MissingError):
@@ -183,7 +199,11 @@ def test_x15_looks_at_how_gradients_change(end: float, verdict: str) -> None:
     preset = "stl10-sgd-baseline"
     looks = tuple((float(epoch), 1.0 if epoch < 10 else end) for epoch in range(200))
     evidence = known(transfer(preset, 78), replace(transfer(preset, 77, seed=1), gradient_differences=looks))
-    assert gradients_settle(evidence, (preset,)).verdict == verdict
+    found = gradients_settle(evidence, (preset,))
+    assert (found.verdict, [each.seed for each in found.outcomes]) == (verdict, [1])
+    others = tuple((epoch, 2.0) for epoch, _ in looks)  # a seed whose gradients never settle
+    both = known(*evidence.outcomes(preset), replace(transfer(preset, 77, seed=2), gradient_differences=others))
+    assert gradients_settle(both, (preset,)).verdict == "not reproduced"
 
 
 # ---- costs

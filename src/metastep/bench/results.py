@@ -1,9 +1,7 @@
 """Files of results: {command, commit, device, versions, rows}, written anew after every row."""
 
 import json
-import os
 import platform
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -12,15 +10,13 @@ from typing import Any
 
 import torch
 
-from metastep import __version__
 from metastep.bench.cases import Case
 from metastep.bench.measure import Cost
 from metastep.errors import MetastepError
+from metastep.runs.commit import CHANGED, commit
 from metastep.runs.files import read_file, replace_file
 
 Row = dict[str, Any]
-PACKAGE = Path(__file__).resolve().parent.parent
-CHANGED = ", changed"  # of code that was not committed as it is
 
 
 def about_case(case: Case) -> Row:
@@ -86,20 +82,3 @@ def resumed(path: Path, about: dict[str, Any]) -> tuple[dict[str, Any], list[Row
         raise MetastepError(
             f"{path} is no file of results ({type(error).__name__}: {error}). Choose another --out, or remove it."
         ) from error
-
-
-def commit() -> str:
-    """The commit that is measured, if metastep runs from a repository; METASTEP_COMMIT goes first"""
-    if given := os.environ.get("METASTEP_COMMIT"):
-        return given
-    if not _git("ls-files", "__init__.py"):  # an installed metastep may lie inside somebody else's repository
-        return f"metastep {__version__}"
-    return _git("rev-parse", "HEAD") + (CHANGED if _git("status", "--porcelain", "--", ".") else "")
-
-
-def _git(*arguments: str) -> str:
-    try:
-        run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return ""
-    return run.stdout.strip()

@@ -8,10 +8,11 @@ from metastep.reproduce.evidence import Evidence
 
 
 def found(true: bool, shown: Difference, differences: Sequence[Difference], note: str = "") -> Finding:
-    """`shown` is the value; `differences` are in the note"""
+    """`shown` is the value; `differences` are in the note. One seed each decides nothing: it is measured"""
+    known = all(each.interval is not None for each in differences)
     interval = None if shown.interval is None else round(shown.interval, 2)
     text = listed(differences) + (f" {note}" if note else "")
-    return Finding(holds(true), round(shown.mean, 2), interval, text, behind(differences))
+    return Finding(holds(true) if known else "measured", round(shown.mean, 2), interval, text, behind(differences))
 
 
 def drop_at_most(bound: float) -> Judge:

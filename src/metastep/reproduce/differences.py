@@ -53,8 +53,19 @@ def over_seeds(evidence: Evidence, of: str, to: str) -> Difference:
     """Of two means over seeds; where one of them has one seed only, nobody knows how far it may be off"""
     ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
     known = min(len(ours), len(theirs)) > 1
-    interval = 1.96 * math.sqrt(_variance(ours) + _variance(theirs)) if known else None
-    return Difference(of, to, _mean(ours) - _mean(theirs), interval, ours + theirs)
+    return Difference(of, to, _mean(ours) - _mean(theirs), _welch(ours, theirs) if known else None, ours + theirs)
+
+
+def _welch(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> float:
+    """Half the 95 % interval of a difference of means, by Student's t: of three seeds each, 1.96 would promise 87 %"""
+    from scipy.stats import t
+
+    parts = [(_variance(each), len(each) - 1) for each in (ours, theirs)]
+    variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return 0.0
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    return float(t.ppf(0.975, freedom)) * math.sqrt(variance)
 
 
 def _mean(outcomes: Sequence[Outcome]) -> float:

@@ -71,7 +71,7 @@ def memory_order(evidence: Evidence, presets: Presets) -> Finding:
     of = {name: [row for row in rows if row["setting"] == name] for name in settings}
     said = {
         "memory falls as n grows": all(_falls(_memory(rows, name)) for name in of),
-        "first order and iMAML need the least": all(_least(_memory(rows, name)) for name in of),
+        "first order and iMAML need less than MAML, (2) and (4)": all(_less(_memory(rows, name)) for name in of),
         "iMAML is the slowest below 8 steps": all(map(_slow, of.values())),
     }
     verdict = holds(all(said.values()))
@@ -95,7 +95,7 @@ def _falls(at: dict[str, float]) -> bool:
     return all(later < earlier for earlier, later in pairwise(order))
 
 
-def _least(at: dict[str, float]) -> bool:
+def _less(at: dict[str, float]) -> bool:
     return max(at["first_order"], at["imaml"]) < min(at["maml"], at["multi_step2"], at["multi_step4"])
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from metastep.bench.results import commit
 from metastep.errors import MetastepError
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.outcomes import Outcome
+from metastep.runs.commit import commit
 from metastep.runs.device import processor
 from metastep.runs.files import explained, read_file, replace_file
 
@@ -23,6 +23,7 @@ FIELDS = (
 VERSIONS = ("python", "torch")
 NOT_AT_HAND = "Not at hand"  # of data
 STANDS_IN = "STL-10 stands in for Bird."
+SHORTENED = "of the paper's"  # iterations
 
 Content = dict[str, Any]
 
@@ -40,10 +41,10 @@ def read(folder: Path, id: str) -> Content | None:
         raise MetastepError(f"{str(path)!r}: is no file of a claim ({error}). Restore it, or remove it.") from error
 
 
-def write(folder: Path, content: Content) -> bool:
-    """Whether it was written: what rests on less than the file that is there leaves it alone"""
+def write(folder: Path, content: Content, anyway: bool = False) -> bool:
+    """Whether it was written: what rests on less than the file that is there leaves it alone, if not `anyway`"""
     before = read(folder, content["id"])
-    if before and _weight(before) > _weight(content):
+    if not anyway and before and _weight(before) > _weight(content):
         return False
     with explained(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +53,10 @@ def write(folder: Path, content: Content) -> bool:
     return True
 
 
-def _weight(content: Content) -> tuple[bool, int, int]:
-    """Judged at all, by how many iterations, by how many seeds"""
-    return is_judged(content), content["iterations"] or 0, len(content["seeds"] or ())
+def _weight(content: Content) -> tuple[bool, bool, int, int]:
+    """Judged at all; by whole runs, or by longer ones; by how many of them"""
+    whole = SHORTENED not in content["note"]
+    return is_judged(content), whole, 0 if whole else content["iterations"] or 0, len(content["seconds"] or ())
 
 
 def is_judged(content: Content | None) -> bool:
@@ -118,7 +120,7 @@ def _of_runs(claim: Claim, outcomes: Sequence[Outcome]) -> Content:
 
 def _about_runs(outcomes: Sequence[Outcome]) -> list[str]:
     short = sorted({(o.iterations, o.full) for o in outcomes if o.iterations < o.full})
-    fewer = [f"{done:,} of the paper's {full:,} iterations." for done, full in short]
+    fewer = [f"{done:,} {SHORTENED} {full:,} iterations." for done, full in short]
     precisions = dict.fromkeys(outcome.precision for outcome in outcomes)
     trained = [f"Trained in {', '.join(precisions)}."] if precisions else []
     checkpoints = dict.fromkeys(outcome.checkpoint for outcome in outcomes if outcome.checkpoint)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.bench.results import commit
 from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.scores import Evaluation
 from metastep.runs import Run, from_plain, read_metrics, to_plain
@@ -15,6 +14,7 @@ from metastep.runs.files import read_file, replace_file
 from metastep.transfer.config import TransferConfig
 
 MADE = "made.json"
+JOINED = ("device", "torch", "python", "commit")
 
 
 class Position(NamedTuple):
@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Made:
-    """Where and by what a run was finished"""
+    """Where and by what a run was made; of one that went on elsewhere, one after the other"""
 
     device: str
     python: str
@@ -68,7 +68,7 @@ class Outcome:
 
 
 def made_here(data: str, device: Device) -> Made:
-    return Made(**environment(device_for(device)), commit=commit(), data=data)
+    return Made(**environment(device_for(device)), data=data)
 
 
 def write_made(folder: Path, made: Made) -> None:
@@ -81,5 +81,6 @@ def read_made(folder: Path) -> Made:
         made = from_plain(Made, json.loads(read_file(path)))
     except ValueError as error:
         raise problem(RunError, path, f"does not say where the run was made ({error})", "Remove it") from error
-    parts = [row["device"] for row in read_metrics(Run(folder).metrics_path) if row["kind"] == "environment"]
-    return replace(made, device=", then ".join(dict.fromkeys(parts)) or made.device)
+    parts = [row for row in read_metrics(Run(folder).metrics_path) if row["kind"] == "environment"]
+    told = {name: dict.fromkeys(row[name] for row in parts if name in row) for name in JOINED}
+    return replace(made, **{name: ", then ".join(each) for name, each in told.items() if each})

@@ -64,7 +64,8 @@ class Session:
         if claim.computed:
             seconds = round(time.perf_counter() - began, 2)
             finding = replace(finding, about={"seconds": [seconds], **finding.about})
-        self.write(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+        content = files.content_of(claim, finding, stands_in=bool(claim.stand_in) and presets == claim.stand_in)
+        self.write(claim, finding, content, anyway=any(map(self.evidence.outdated, presets)))
 
     def excuse(self, claim: Claim) -> None:
         """What nobody could judge has a file too, which says why"""
@@ -73,9 +74,8 @@ class Session:
             reason = f"{absent} {ABSENT}" if absent else NOT_MADE
             files.write(self.out, files.content_of(claim, Finding("not run", note=reason)))
 
-    def write(self, claim: Claim, finding: Finding, stands_in: bool = False) -> None:
-        content = files.content_of(claim, finding, stands_in)
-        if files.write(self.out, content):
+    def write(self, claim: Claim, finding: Finding, content: files.Content, anyway: bool = False) -> None:
+        if files.write(self.out, content, anyway):
             shown = f"{files.shown_value(content)} against {claim.paper}, " if files.is_judged(content) else ""
             fewer = next((o for o in finding.outcomes if o.iterations < o.full), None)
             about = f"{fewer.iterations:,} of {fewer.full:,} iterations" if fewer else ""
@@ -112,7 +112,8 @@ class Session:
             failure = f"{job.preset}, seed {job.seed}: {self.reason(error)}"
             self.say(failure)
             for claim in served if isinstance(error, NonFiniteError) else ():
-                self.write(claim, Finding("not run", note=failure))
+                finding = Finding("not run", note=failure)
+                self.write(claim, finding, files.content_of(claim, finding))
             return End(failure=failure)
         return End(finished)
 

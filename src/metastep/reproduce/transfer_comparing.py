@@ -3,27 +3,40 @@
 import statistics
 
 from metastep.reproduce.cells import LEAST
-from metastep.reproduce.claims import Finding, Presets, holds
+from metastep.reproduce.claims import Finding, Judge, Presets, holds
 from metastep.reproduce.comparing import found
 from metastep.reproduce.costs import absent
-from metastep.reproduce.differences import over_seeds
+from metastep.reproduce.differences import Difference, over_seeds
 from metastep.reproduce.evidence import Evidence, MissingError
 from metastep.reproduce.transfer_costs import time_by_steps
 
 EARLY, SETTLED = 0.1, 0.5  # of training: the first tenth; the second half
 
 
-def surrogate_fails(evidence: Evidence, presets: Presets) -> Finding:
+def surrogate_fails(size: float) -> Judge:
     """(scratch, multistep, first-order): below Multi-step, and nearer to scratch than to it"""
-    scratch, multistep, surrogate = presets
-    lost, left = over_seeds(evidence, multistep, surrogate), over_seeds(evidence, surrogate, scratch)
-    return found(lost.is_above_zero and left.mean < lost.mean, lost, [lost, left])
+
+    def judge(evidence: Evidence, presets: Presets) -> Finding:
+        scratch, multistep, surrogate = presets
+        lost, left = over_seeds(evidence, multistep, surrogate), over_seeds(evidence, surrogate, scratch)
+        return found(as_printed(lost, size) and left.mean < lost.mean, lost, [lost, left])
+
+    return judge
 
 
-def is_better(evidence: Evidence, presets: Presets) -> Finding:
-    """(what is claimed to be, than what)"""
-    gain = over_seeds(evidence, *presets)
-    return found(gain.is_above_zero, gain, [gain])
+def is_better(size: float | None = None) -> Judge:
+    """(what is claimed to be, than what), by how much"""
+
+    def judge(evidence: Evidence, presets: Presets) -> Finding:
+        gain = over_seeds(evidence, *presets)
+        return found(as_printed(gain, size), gain, [gain])
+
+    return judge
+
+
+def as_printed(gain: Difference, size: float | None) -> bool:
+    """Of about the size that the paper prints for Bird; of its sign alone where it prints none, or on other pictures"""
+    return gain.about(size) if size and gain.of.startswith("bird-") else gain.is_above_zero
 
 
 def two_steps_are_best(evidence: Evidence, presets: Presets) -> Finding:
@@ -68,12 +81,16 @@ def works_with_adam(evidence: Evidence, presets: Presets) -> Finding:
 
 
 def gradients_settle(evidence: Evidence, presets: Presets) -> Finding:
-    """The change of the transfer gradient in a virtual step: falls in the first tenth of training, and stays small"""
+    """The change of the transfer gradient in a virtual step: falls in the first tenth of training, and stays small
+
+    By the mean of all seeds that looked.
+    """
     (preset,) = presets
-    outcomes = evidence.outcomes(preset)
-    looks = next((each.gradient_differences for each in outcomes if each.gradient_differences), None)
-    if looks is None:
+    outcomes = tuple(each for each in evidence.outcomes(preset) if each.gradient_differences)
+    if not outcomes:
         raise MissingError(f"{preset} did not look at its gradients: run it with `metastep reproduce`.")
+    by_seed = zip(*(each.gradient_differences for each in outcomes), strict=True)
+    looks = [(each[0][0], statistics.fmean(difference for _, difference in each)) for each in by_seed]
     last = max(epoch for epoch, _ in looks)
     first = looks[0][1]
     early = statistics.fmean(d for epoch, d in looks if epoch <= EARLY * last)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from metastep.errors import MetastepError
+from metastep.runs.commit import commit
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["float32", "tf32", "bf16", "float64"]
@@ -44,8 +45,9 @@ def set_products(precision: Precision) -> None:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Where this part of a run was made, for whoever reads its times"""
-    return {"device": device_name(device), "torch": torch.__version__, "python": platform.python_version()}
+    """Where and by what this part of a run was made, for whoever reads its times, or makes it again"""
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    return {"device": device_name(device), **versions, "commit": commit()}
 
 
 def device_name(device: torch.device) -> str:
