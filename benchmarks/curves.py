@@ -73,10 +73,9 @@ def main() -> None:
     for what, drawn in {"same-path": draw_losses, **dict.fromkeys(("starts", *VARIED), draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
-    for what in ("bench", "steps", "growth"):
-        for path in sorted(results.FOLDER.glob(f"*-{what}.json")):
-            content = results.read(f"bench/{path.stem}")
-            plot(content["rows"], content["device"], path.with_suffix(".svg"))
+    for picture in sorted(results.FOLDER.glob("*.svg")):
+        content = results.read(f"bench/{picture.stem}")
+        plot(content["rows"], content["device"], picture)
 
 
 if __name__ == "__main__":

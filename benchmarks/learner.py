@@ -18,6 +18,7 @@ from metastep.fewshot.evaluate import Request, digest, evaluate
 from metastep.fewshot.scores import Evaluation
 from metastep.fewshot.shipped import find_learner
 from metastep.reproduce import keeping
+from metastep.runs.files import replace_file
 
 SHOTS, WAYS = (1, 5), (5, 10, 20)
 
@@ -46,7 +47,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(path.read_text()) if path.is_file() else {}
     found = kept(learner, options, before) if options.kept else measured(learner, options)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    replace_file(path, (json.dumps(found, indent=1) + "\n").encode())
     print(path)
 
 

@@ -44,7 +44,12 @@ def profile(name: str) -> Iterator[str]:
 def kernels(row: Row) -> Iterator[str]:
     yield from heading("kernel", "calls", "ms", "share")
     for kernel in row["kernels"][:SHOWN]:
-        yield line(f"`{kernel['name']}`", f"{kernel['calls']:,.0f}", f"{kernel['ms']:.3f}", f"{kernel['share']:.1%}")
+        yield line(
+            f"`{kernel['name'] or 'without a name'}`",
+            f"{kernel['calls']:,.0f}",
+            f"{kernel['ms']:.3f}",
+            f"{kernel['share']:.1%}",
+        )
 
 
 def against_floor(row: Row) -> Iterator[str]:

@@ -49,7 +49,6 @@ def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUE
 
 
 def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
-    torch.set_num_threads(1)  # two on two shared cores are erratic
     torch.manual_seed(0)
     net = Conv4(WAYS).to(DEVICE)
     problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
@@ -106,6 +105,7 @@ def main() -> None:
     parser.add_argument("--row", nargs=2, metavar=("METHOD", "STEPS"), help="measure one row and print it as JSON")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # two on two shared cores are erratic
     if options.row:
         print(json.dumps(measure(options.row[0], int(options.row[1]), options.repeats)))
         return

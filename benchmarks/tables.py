@@ -12,6 +12,7 @@ from benchmarks.curves import FEW_SHOT, TRANSFER
 from benchmarks.provenance import provenance
 from metastep.fewshot.shipped import shipped
 from metastep.reproduce.register import TABLES as CLAIMED
+from metastep.runs.files import replace_file
 
 PAGES = (
     results.ROOT / "README.md",
@@ -173,9 +174,11 @@ def main() -> None:
     for page in PAGES:
         before = page.read_text()
         after = filled(before)
-        if check and before != after:
+        if before == after:
+            continue
+        if check:
             sys.exit(f"{page} is not in step with results: run python -m benchmarks.tables")
-        page.write_text(after)
+        replace_file(page, after.encode())
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def thinned(rows: Sequence[dict[str, Any]]) -> Iterator[Point]:
 
 def settings(folder: Path = FOLDER) -> dict[str, dict[str, dict[str, list[Point]]]]:
     """Data -> setting -> method -> curve, of all few-shot runs that are kept, in the order of the presets"""
-    kept = {path.stem.rpartition("-")[0]: path for path in folder.glob("*.json")}
+    kept = {
+        path.stem.rpartition("-")[0]: path for path in sorted(folder.glob("*.json"), reverse=True)
+    }  # the first seed
     found: dict[str, dict[str, dict[str, list[Point]]]] = {}
     for preset in (name for name in PRESETS if name in kept):
         data, setting, method = preset.split("-")

@@ -42,7 +42,7 @@ def command(module: str, options: argparse.Namespace, *names: str) -> str:
     given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
     words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
     flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
-    return " ".join([f"python -m benchmarks.{module}", *flags])
+    return " ".join([f"python -m benchmarks.{module}", *flags, *(["--data DATA"] if options.data else [])])
 
 
 def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:

@@ -84,6 +84,7 @@ def test_a_profile_accounts_for_the_time() -> None:
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD "),
         ("aten::bmm", "aten::bmm"),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(float*)", "CatArrayBatchedCopy"),
+        ("void at::native::<unnamed>::multi_tensor_apply_kernel<int>(int)", "multi_tensor_apply_kernel"),
         ("triton_poi_fused_add_mul_17", "inductor: pointwise"),
         ("triton_per_fused_sum_3", "inductor: reductions"),
         ("sm90_xmma_dgrad_implicit_gemm_f32f32_tf32f32", "convolution, input gradient"),

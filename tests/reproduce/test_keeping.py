@@ -1,22 +1,19 @@
 """What runs found is kept beside the claims, and is as good as the runs."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
 from metastep.errors import MetastepError
 from metastep.fewshot import presets as few_shot_presets
 from metastep.fewshot.config import TestConfig
-from metastep.reproduce import fewshot_runs, files, keeping, register
+from metastep.reproduce import fewshot_runs, keeping
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.outcomes import Outcome
 from tests.reproduce.helpers import few_shot, tiny, transfer
 from tests.reproduce.test_session import ESTIMATE, MAML, _tiny_presets, call, claim
-from tests.test_docs import ROOT
 
 _ = _tiny_presets  # of that module, used here too
 HERE = Path("results/claims") / keeping.FOLDER
@@ -114,22 +111,3 @@ def test_a_damaged_file_is_named() -> None:
     (HERE / f"{MAML}-seed0.json").write_text('{"preset": 3}')
     with pytest.raises(MetastepError, match=rf"{MAML}-seed0.json': is no outcome of a run"):
         Evidence(Path(), Path(), kept=HERE).outcomes(MAML)
-
-
-def cells() -> Iterator[tuple[str, str]]:
-    """Claims of the repository that are the accuracy of one preset"""
-    for each in register.REGISTER.values():
-        if len(each.presets) == 1 and each.table in ("T2", "T3", "T4", "T5"):
-            yield each.id, each.presets[0]
-
-
-def test_claims_of_this_repository_say_what_is_kept() -> None:
-    folder, seen = ROOT / "results" / "claims", 0
-    for id, preset in cells():
-        content, rest = files.read(folder, id), keeping.kept(folder / keeping.FOLDER, preset)
-        if rest:
-            assert content is not None
-            assert content["seeds"] == list(rest), id
-            assert content["value"] == pytest.approx(fmean(each.accuracy for each in rest.values()), abs=0.006), id
-            seen += 1
-    assert seen > 0

@@ -7,6 +7,7 @@ import pytest
 
 from metastep.data.labelled import LABELLED, OWN, LabelledEntry
 from metastep.fewshot.presets import PRESETS as FEW_SHOT
+from metastep.reproduce import files, keeping
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.kinds import kind_of
@@ -16,6 +17,7 @@ from metastep.reproduce.register import REGISTER, TABLES
 from metastep.reproduce.transfer_runs import is_there
 from metastep.transfer.presets import PRESETS as TRANSFER
 from metastep.transfer.presets import TARGETS
+from tests.test_docs import ROOT
 
 CELLS = {"T1": 2, "T2": 18, "T3": 18, "T4": 36, "T5": 18}
 IDS = [f"{table}.{n}" for table, count in CELLS.items() for n in range(1, count + 1)] + [f"X{n}" for n in range(1, 22)]
@@ -103,3 +105,13 @@ def test_stl10_stands_in_where_bird_is_not_at_hand(tmp_path: Path, monkeypatch: 
         lacking = lambda self, preset, absent=absent: "it" if preset.startswith(absent or "?") else None  # noqa: E731
         monkeypatch.setattr(Evidence, "lacking", lacking)
         assert presets_of(claim, evidence) == chosen
+
+
+def test_files_of_claims_say_what_is_kept() -> None:
+    folder, seen = ROOT / "results" / "claims", 0
+    evidence = Evidence(Path("nowhere"), ROOT / "results" / "bench", kept=folder / keeping.FOLDER)
+    for each in REGISTER.values():
+        if each.presets and all(keeping.kept(folder / keeping.FOLDER, preset) for preset in each.presets):
+            assert files.read(folder, each.id) == files.content_of(each, each.judge(evidence, each.presets)), each.id
+            seen += 1
+    assert seen > 0

@@ -70,7 +70,7 @@ def short(name: str) -> str:
     for pattern, family in FAMILIES.items():
         if re.search(pattern, name):
             return family
-    name = re.sub(r"^void |\(anonymous namespace\)::", "", name)
+    name = re.sub(r"^void |(\(anonymous namespace\)|<unnamed>)::", "", name)
     plain = re.split(r"[<(]", name, maxsplit=1)[0]
     return (plain.rsplit("::", 1)[-1] if plain.startswith("at::") else plain).strip()
 

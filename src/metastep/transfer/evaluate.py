@@ -95,7 +95,8 @@ def evaluate(
         state, epoch = saved["state"], saved["trained"]["epoch"]
         params, buffers = state["target"]["params"]["target"], state["buffers"]
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{str(run.last)!r}: is no checkpoint of transfer training ({error}).") from error
+        path = run.last if taken == "last" else run.best
+        raise CheckpointError(f"{str(path)!r}: is no checkpoint of transfer training ({error}).") from error
 
     began = time.perf_counter()
     net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(place, dtype)
