@@ -157,7 +157,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: linear(lambda a, b: torch.cdist(a, b).mean())(ms.exact_reverse),
         ["_cdist_backward", "curvature=metastep.central_difference()"],
     ),
-    "es with disjoint theta": (disjoint_es, ["ES-MAML", "needs φ to start from θ", "multi_step"]),
+    "es with disjoint theta": (disjoint_es, ["ES-MAML", "needs θ to act through φ's start alone", "multi_step"]),
     "reptile with disjoint theta": (disjoint_reptile, ["Reptile", "multi_step"]),
     "imaml with decay": (lambda: ms.imaml(P, ms.SGD(0.1, weight_decay=0.1), 4), ["weight_decay = 0.1", "inner loss"]),
     "proximal 0": (lambda: ms.imaml(P, ms.SGD(0.1), 4, strength=0), ["strength = 0"]),

@@ -122,7 +122,7 @@ def test_dropout_is_the_same_in_every_look_at_a_window() -> None:
     torch.manual_seed(0)
     problem, meta, tasks = sequences(Pooled(nn.Dropout(0.5), 4).double())
     task = ms.Task(*(tuple(x[0] for x in part) for part in tasks))
-    window, other = problem.windows(task, [1, 1])
+    window, other = ms.inner_loop(problem, ms.SGD(0.1), 2).windows(task)
     with torch.no_grad():
         values = {float(window.loss(meta, meta, window.batch)) for _ in range(5)}
         assert len(values) == 1

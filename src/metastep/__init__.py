@@ -1,5 +1,6 @@
 """metastep: gradient-based meta-learning made cheap."""
 
+from metastep.backprop import backprop
 from metastep.carrying import room_for_memory, with_memory
 from metastep.counting import Counts, counting
 from metastep.curvature import Curvature, central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
@@ -9,7 +10,6 @@ from metastep.errors import MetastepError, NonFiniteError
 from metastep.estimators import (
     Estimate,
     Estimator,
-    backprop,
     displacement,
     first_order,
     implicit,

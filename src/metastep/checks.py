@@ -66,6 +66,16 @@ def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
     return params, memory
 
 
+def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """A parameter after a step, in its own precision: a rate may have a finer one, but no larger shape"""
+    if new.shape != p.shape:
+        raise MetastepError(
+            f"a rate turned a parameter {tuple(p.shape)} into {tuple(new.shape)}: it must be one number, or a tensor "
+            "that broadcasts to the parameter's own shape."
+        )
+    return new.to(p.dtype)
+
+
 def require_meta(meta: Any, what: str = "meta") -> None:
     remedy = "Of a module, pass metastep.parameters_of(module), its parameters by name; of numbers, torch.tensor(…)."
     _require_tensors(meta, what, remedy)
@@ -182,6 +192,8 @@ def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
         raise MetastepError(
             f"the outer loss returned metrics as a {type(metrics).__name__}: return (loss, a dict of tensors by name)."
         )
+    if "loss" in metrics:
+        raise MetastepError("a metric is called 'loss', which is the outer loss itself: call it otherwise.")
     for name, metric in metrics.items():
         if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(metric)):
             raise MetastepError(

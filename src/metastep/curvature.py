@@ -11,7 +11,8 @@ from torch.func import grad, jvp, vjp
 
 from metastep.counting import count_product
 from metastep.errors import require_positive
-from metastep.problems import require_shared_space
+from metastep.hidden import Hidden
+from metastep.tangents import held_under_no_grad
 from metastep.trees import Tree, add_scaled, dot, map_tree, norm, normal_like, scale, split_floats, subtract, zeros_like
 from metastep.windows import Window, joint_gradient, scalar
 
@@ -23,7 +24,7 @@ def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tr
     count_product()
     if by_hand := getattr(window.loss, "product_by_hand", None):  # a loss may bring its own
         return by_hand(params, meta, window.batch, direction)  # type: ignore[no-any-return]
-    gradients = grad(scalar(window.loss), argnums=(0, 1))
+    gradients = grad(held_under_no_grad(scalar(window.loss)), argnums=(0, 1))
     # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
     numbers, rebuild = split_floats(window.batch)
     along = jvp(lambda p, x: gradients(p, meta, rebuild(x)), (params, numbers), (direction, zeros_like(numbers)))
@@ -75,11 +76,11 @@ def zeroth_order(samples: int = 8, sigma: float = 1e-1) -> Curvature:
     require_positive(samples=samples, sigma=sigma)
 
     def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-        require_shared_space(params, meta, "zeroth-order curvature (ES-MAML)")
-        total, here = zeros_like(params), window.loss(params, meta, window.batch)
+        hidden = Hidden("zeroth-order curvature (ES-MAML)")
+        total, here = zeros_like(params), window.loss(params, hidden, window.batch)
         for _ in range(samples):
             u = normal_like(params)
-            ahead, behind = (window.loss(add_scaled(params, s, u), meta, window.batch) for s in (sigma, -sigma))
+            ahead, behind = (window.loss(add_scaled(params, s, u), hidden, window.batch) for s in (sigma, -sigma))
             bend, along = (ahead + behind - 2 * here) / (2 * sigma**2 * samples), dot(u, direction)
             total = map_tree(lambda t, u, d, b=bend, a=along: t + b * (a * u - d), total, u, direction)
         return total, zeros_like(meta)

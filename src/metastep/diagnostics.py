@@ -108,7 +108,7 @@ def _against(
 
 def _double(tree: Tree) -> Tree:
     """A bad estimate may be too long for its own precision"""
-    return map_tree(lambda x: x.double(), tree)
+    return map_tree(lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64), tree)
 
 
 def _seconds(step: Callable[[Tree, Any], Estimate], meta: Tree, tasks: Any) -> float:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from metastep.checks import require_moved, require_takes
+from metastep.checks import kept_in_shape, require_moved, require_takes
 from metastep.errors import MetastepError
 from metastep.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
-from metastep.trees import Tree, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
+from metastep.trees import Tree, alike, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 
 
 class State(NamedTuple):
@@ -85,7 +85,8 @@ class SGD:
         for lr, momentum, weight_decay in rates:
             d = g + weight_decay * p
             if self._remembers:
-                v = momentum * memory[0] + (1 - self.dampening) * d if memory else d
+                still = not memory or (is_number(momentum) and momentum == 0)  # torch.optim dampens none of these
+                v = d if still else momentum * memory[0] + (1 - self.dampening) * d
                 d, memory = d + momentum * v if self.nesterov else v, [v]
             p = p - lr * d
         return p, memory
@@ -197,14 +198,14 @@ def _leaf_by_leaf(
 ) -> State:
     """Apply `move(p, memory, g, rates of each step, step)` to every parameter; memory is a tuple of such trees."""
     params, spec = tree_flatten(state.params)
-    memories = [tree_leaves(tree) for tree in state.memory]
+    memories = [tree_leaves(alike(tree, state.params, "memory")) for tree in state.memory]
     table = [[rates_of_leaves(rate_at(r, meta, state.step + i), state.params) for r in rates] for i in range(steps)]
     moved = [
         move(p, [m[j] for m in memories], g, [tuple(rate[j] for rate in row) for row in table], state.step)
         for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
     ]
     memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
-    after = [new.to(p.dtype) for p, (new, _) in zip(params, moved, strict=True)]  # a rate may have a finer one
+    after = [kept_in_shape(new, p) for p, (new, _) in zip(params, moved, strict=True)]
     return State(tree_unflatten(after, spec), memory, state.step + steps)
 
 

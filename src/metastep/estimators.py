@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vjp
 
+from metastep import noise
 from metastep.checks import require_one_each
 from metastep.counting import count_gradient
 from metastep.curvature import Curvature, exact
@@ -128,7 +129,7 @@ def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: 
 
     Where the sweep was cut, its Λ stands for Λ₀, without the part of the memory.
     """
-    start, pull = vjp(lambda meta: loop.begin(meta, task)[:2], meta)[:2]
+    start, pull = vjp(noise.refused(lambda meta: loop.begin(meta, task)[:2], "the start of a problem"), meta)[:2]
     memory = adjoint.memory if swept else hollow_like(start[1])
     return add(adjoint.meta, pull((adjoint.params, memory))[0])
 
@@ -198,30 +199,9 @@ def implicit(
     def estimate(meta: Tree, task: Any) -> Estimate:
         windows = loop.windows(task)
         state = loop.run(windows, loop.begin(meta, task), meta)
-        last = (solved_for.windows(task, loop.lengths) if solved_for else windows)[-1]
+        last = (loop._replace(problem=solved_for).windows(task) if solved_for else windows)[-1]
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         solved = solver(lambda v: curvature(last, state.params, meta, v)[0], adjoint.params)
         return Estimate(loss, subtract(adjoint.meta, curvature(last, state.params, meta, solved)[1]), metrics)
-
-    return Estimator(loop, estimate)
-
-
-def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -> Estimator:
-    """Plain autograd through the whole unroll: the reference that all others are tested against."""
-
-    def outer(meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        windows, state = loop.windows(task), loop.begin(meta, task)
-        if weights is None:
-            return outer_value(loop.problem, loop.run(windows, state, meta).params, meta, task)
-        total = torch.zeros(())
-        for window, weight in zip(windows, require_one_each(weights, windows), strict=True):
-            state = loop.run([window], state, meta)
-            loss, metrics = outer_value(loop.problem, state.params, meta, task)
-            total = total + weight * loss
-        return total, metrics
-
-    def estimate(meta: Tree, task: Any) -> Estimate:
-        gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
-        return Estimate(loss, gradient, metrics)
 
     return Estimator(loop, estimate)

@@ -20,6 +20,11 @@ _REMEDIES = (
         "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",
     ),
     (
+        re.compile(r"(?P<op>ZeroTensors are immutable)"),
+        "mse_loss of curvature=exact has no derivative along a target that is a constant, or that stands in θ ({op}). "
+        "Write (prediction - target).square().mean(), or pass curvature=metastep.exact_reverse.",
+    ),
+    (
         re.compile(r"must implement the (?P<op>jvp) function"),
         "an autograd.Function has no {op}, its forward-mode derivative, which curvature=exact needs. "
         "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from metastep.backprop import backprop
 from metastep.carrying import continued, room_for_memory
 from metastep.checks import require_no_decay, require_rate
 from metastep.curvature import Curvature, central_difference, exact, gaussian_smoothing, zeroth_order
 from metastep.dynamics import SGD, Adam, Dynamics, RMSprop
-from metastep.estimators import Estimator, backprop, displacement, first_order, implicit, unrolled
+from metastep.estimators import Estimator, displacement, first_order, implicit, unrolled
 from metastep.problems import adapt_only, proximal, room_for_rates
 from metastep.rates import at_step
 from metastep.solvers import Solver, conjugate_gradient

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.errors import MetastepError
+from metastep.hidden import require_shown
 from metastep.noise import is_recorded
 from metastep.trees import Tree, difference, map_tree, tree_leaves
 
@@ -28,10 +29,11 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."
         )
-    recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
+    recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}  # what is written there is let go of
     with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
-        return functional_call(module, params, inputs)
+        return functional_call(module, {**buffers, **params}, inputs)
 
 
 @contextmanager
@@ -67,6 +69,7 @@ def theta_of(module: nn.Module) -> Callable[[Tree], Tree]:
     own = parameters_of(module)
 
     def theta(meta: Tree) -> Tree:
+        require_shown(meta)
         if _is_like(meta, own):
             return meta
         later, known = parameters_of(module), dict(module.named_parameters())

@@ -1,11 +1,15 @@
 """Randomness that can be drawn again: the sweep returns to a window and must see the same noise."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from metastep.errors import MetastepError
 
 
 class Generators(NamedTuple):
@@ -44,12 +48,43 @@ def is_recorded() -> bool:
     return bool(_recording) or torch.compiler.is_compiling() or capturing
 
 
+class NoiseError(MetastepError, RuntimeError):
+    """So that who records a step calls it as it is, as where a recording fails otherwise"""
+
+
+class _NoNoise(TorchFunctionMode):
+    """What is recorded draws its numbers in every look at a window anew, so that none may be drawn"""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _DRAW or (function in _DRAW_IN_TRAINING and _trains(*args, **(kwargs or {}))):
+            raise NoiseError("a loss or a module draws random numbers, which a recorded sweep cannot draw again")
+        return function(*args, **(kwargs or {}))
+
+
+_DRAWN = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
+_DRAW = frozenset(
+    [getattr(torch.Tensor, f"{name}_") for name in _DRAWN]
+    + [getattr(torch, name) for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like")]
+    + [torch.bernoulli, torch.multinomial, torch.normal, torch.poisson, torch.Tensor.multinomial, F.gumbel_softmax]
+)
+_DRAW_IN_TRAINING = frozenset(
+    [F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout]
+)
+
+
+def _trains(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
+    return training and p > 0
+
+
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, drawing in every call the random numbers of its first call."""
     first: list[Generators | None] = []  # None: it drew nothing
 
     def call(*args: Any) -> Any:
-        if is_recorded() or first == [None]:
+        if is_recorded():
+            with nullcontext() if torch.compiler.is_compiling() else _NoNoise():  # dynamo does not see what it asks
+                return function(*args)
+        if first == [None]:
             return function(*args)
         now = generators()
         if first and first[0]:
@@ -61,6 +96,33 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
                 set_generators(now)
             else:
                 first.append(now if drawn_since(now) else None)
+
+    return call
+
+
+def fixed(windows: list[Any]) -> list[Any]:
+    """Each window draws its noise once: dropout has one mask, however often the sweep returns to the window.
+
+    A loss that brings its own derivatives draws none.
+    """
+    plain = (not any(hasattr(w.loss, name) for name in ("gradient_by_hand", "product_by_hand")) for w in windows)
+    return [w._replace(loss=replayed(w.loss)) if is_plain else w for w, is_plain in zip(windows, plain, strict=True)]
+
+
+def refused(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """`function`, which is called more than once for one result, and must not draw"""
+
+    def call(*args: Any) -> Any:
+        if is_recorded():
+            return function(*args)
+        before = generators()
+        value = function(*args)
+        if drawn_since(before):
+            raise MetastepError(
+                f"{what} draws random numbers, and would draw others when it is differentiated. Draw them beforehand, "
+                "and put them into the task."
+            )
+        return value
 
     return call
 

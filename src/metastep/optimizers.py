@@ -1,5 +1,6 @@
 """Between `torch.optim` and dynamics, both ways: an inner loop may go on from where a real optimizer stands."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,12 +52,17 @@ def from_optimizer(optimizer: Optimizer, parameters: Named) -> tuple[SGD | Adam 
         ),
     }
     dynamics = builders[kind]()
-    return dynamics, _state(optimizer, parameters, dynamics, _SLOTS[kind])
+    without = [name for name, group in groups.items() if kind is torch.optim.SGD and group["momentum"] == 0]
+    return dynamics, _state(optimizer, parameters, dynamics, _SLOTS[kind], without)
 
 
-def _state(optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSprop, slots: tuple[str, ...]) -> State:
+def _state(
+    optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSprop, slots: tuple[str, ...], without: list[str]
+) -> State:
+    """without: parameters that have no memory in torch.optim, where others have one; here it is there and not used"""
     stored = {name: optimizer.state.get(p, {}) for name, p in parameters.items()}
-    steps = {name: int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for name, s in stored.items()}
+    taken = {name: int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for name, s in stored.items()}
+    steps = {name: taken[name] for name in taken if name not in without} or taken
     if len(set(steps.values())) > 1:
         fewest, most = min(steps, key=lambda n: steps[n]), max(steps, key=lambda n: steps[n])
         raise MetastepError(
@@ -68,6 +74,7 @@ def _state(optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSpr
     step = next(iter(steps.values()))
     if step == 0:
         return fresh
+    stored |= {name: {slots[0]: torch.zeros_like(parameters[name])} for name in without if len(without) < len(stored)}
     kept = [slot for slot in slots if all(s.get(slot) is not None for s in stored.values())]
     memory = tuple({name: s[slot].detach().clone() for name, s in stored.items()} for slot in kept)
     return State(params, memory, step)
@@ -89,11 +96,12 @@ def into_optimizer(state: State, optimizer: Optimizer, parameters: Named) -> Non
 
 
 def _kind(optimizer: Optimizer) -> type[Optimizer]:
+    own = not inspect.unwrap(type(optimizer).step).__module__.startswith("torch.optim.")  # a subclass with other steps
     for kind in _SLOTS:
-        if isinstance(optimizer, kind):
+        if isinstance(optimizer, kind) and not own:
             return kind
     raise MetastepError(
-        f"{type(optimizer).__name__} has no dynamics here, only SGD, Adam, AdamW and RMSprop. "
+        f"{type(optimizer).__name__} has no dynamics here, only SGD, Adam, AdamW and RMSprop of torch.optim. "
         "Write its update as a function and wrap it in metastep.StepFunction."
     )
 

@@ -12,9 +12,8 @@ from metastep.checks import require_few_shot, require_problem, require_windows
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable, theta_of
-from metastep.noise import replayed
 from metastep.rates import require_rates
-from metastep.trees import Tree, dot, map_tree, shapes, subtract
+from metastep.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
 from metastep.windows import Loss, Problem, Window
 
 Metric = Callable[[Tensor, Any], Tensor]  # (prediction, target) -> tensor
@@ -39,7 +38,7 @@ def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
 
 
 def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
-    """Each window follows a mini-batch of the support (x, y): every n-th picture, one window after the other.
+    """Each window follows a mini-batch of the support, (x, y) or the like: every n-th of it, one after the other.
 
     Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
     axis: where pictures are counted; 1 if all tasks are stacked.
@@ -48,7 +47,7 @@ def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
         raise MetastepError(f"mini-batches of {size} pictures: each has at least one.")
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        n = -(-task.support[1].shape[axis] // size)  # batches in one pass over the support
+        n = -(-tree_leaves(task.support)[0].shape[axis] // size)  # batches in one pass over the support
         batches = [map_tree(lambda x, i=i: _every(x, n, i, axis), task.support) for i in range(n)]
         return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
 
@@ -80,9 +79,14 @@ def few_shot(
         del meta
         x, y = task.query
         prediction = apply(module, params, x)
-        return loss(prediction, y), {name: f(prediction.detach(), y) for name, f in (metrics or {}).items()}
+        return loss(prediction, y), _measured(metrics or {}, prediction, y)
 
-    return with_fixed_noise(Problem(lambda meta, task: theta(meta), every_window(inner_loss), outer_loss))
+    return Problem(lambda meta, task: theta(meta), every_window(inner_loss), outer_loss)
+
+
+def _measured(metrics: Mapping[str, Metric], prediction: Any, target: Any) -> dict[str, Tensor]:
+    seen = map_tree(lambda x: x.detach() if isinstance(x, Tensor) else x, prediction)
+    return {name: metric(seen, target) for name, metric in metrics.items()}
 
 
 def accuracy(prediction: Tensor, target: Tensor) -> Tensor:
@@ -166,11 +170,6 @@ def proximal(problem: Problem, strength: float) -> Problem:
         return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 
     return _with_losses(problem, pulled)
-
-
-def with_fixed_noise(problem: Problem) -> Problem:
-    """Each window draws its noise once: dropout has one mask, however often the sweep returns to the window."""
-    return _with_losses(problem, lambda loss, task: replayed(loss))
 
 
 def require_shared_space(params: Tree, meta: Tree, what: str) -> None:

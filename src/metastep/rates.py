@@ -29,7 +29,7 @@ def require_rates(**rates: Rate) -> None:
         for leaf in [] if callable(rate) else tree_leaves(rate):
             if not _is_rate(leaf):
                 raise MetastepError(
-                    f"{name} = {leaf} is not a rate: it must be a number or a tensor, finite and not negative. "
+                    f"{name} = {leaf!r} is not a rate: it must be a number or a tensor, finite and not negative. "
                     "Check how it was made."
                 )
 

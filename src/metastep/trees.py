@@ -14,9 +14,9 @@ from metastep.errors import MetastepError
 Tree = Any
 
 __all__ = [
-    "Tree", "add", "add_scaled", "difference", "dot", "filled", "hollow_like", "is_number", "joined", "map_tree",
-    "norm", "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats", "subtract",
-    "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
+    "Tree", "add", "add_scaled", "alike", "difference", "dot", "filled", "hollow_like", "is_number", "joined",
+    "map_tree", "norm", "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats",
+    "subtract", "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
 ]  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def add_scaled(a: Tree, factor: float | Tensor, b: Tree) -> Tree:
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """⟨a, b⟩ over all leaves together"""
-    products = [(x * y).sum() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True)]
+    products = [(x.conj() * y).real.sum() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True)]
     return torch.stack(products).sum() if products else torch.zeros(())
 
 
@@ -75,8 +75,13 @@ def filled(grads: Tree, params: Tree) -> Tree:
     """Missing gradients (None) are zeros: momentum and weight decay still act on what the loss did not use"""
     if tree_flatten(grads)[1] == tree_flatten(params)[1]:
         grads = tree_map(lambda g, p: torch.zeros_like(p) if g is None else g, grads, params)
-    require_same(params, grads, "params and gradients")
-    return grads
+    return alike(grads, params, "gradients")
+
+
+def alike(tree: Tree, params: Tree, what: str) -> Tree:
+    """`tree`, if it has the names and shapes of `params` in the same order"""
+    require_same(params, tree, f"params and {what}")
+    return tree
 
 
 def split_floats(tree: Tree) -> tuple[list[Tensor], Callable[[list[Tensor]], Tree]]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.func import grad
 
-from metastep import checks
+from metastep import checks, noise
 from metastep.counting import count_gradient
 from metastep.dynamics import Dynamics, State, is_linear
 from metastep.trees import Tree, hollow_like
@@ -59,7 +59,7 @@ class InnerLoop(NamedTuple):
         return start if isinstance(start, State) else self.dynamics.init(start)
 
     def windows(self, task: Any) -> list[Window]:
-        return checks.require_windows(self.problem.windows(task, self.lengths))
+        return noise.fixed(checks.require_windows(self.problem.windows(task, self.lengths)))
 
     def adapt(self, meta: Tree, task: Any) -> State:
         """The state at the end of the inner loop"""

@@ -1,0 +1,34 @@
+"""Plain autograd through an inner loop, with all that it stores."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from metastep.checks import require_one_each
+from metastep.estimators import Estimate, Estimator
+from metastep.trees import Tree
+from metastep.windows import InnerLoop, outer_value
+
+
+def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -> Estimator:
+    """Plain autograd through the whole unroll: the reference that all others are tested against."""
+
+    def outer(meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        windows, state = loop.windows(task), loop.begin(meta, task)
+        if weights is None:
+            return outer_value(loop.problem, loop.run(windows, state, meta).params, meta, task)
+        total = torch.zeros(())
+        for window, weight in zip(windows, require_one_each(weights, windows), strict=True):
+            state = loop.run([window], state, meta)
+            loss, metrics = outer_value(loop.problem, state.params, meta, task)
+            total = total + weight * loss
+        return total, metrics
+
+    def estimate(meta: Tree, task: Any) -> Estimate:
+        gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
+        return Estimate(loss, gradient, metrics)
+
+    return Estimator(loop, estimate)

@@ -1,0 +1,283 @@
+"""Losses, modules and optimizers as people write them: what used to end in other numbers, without a word."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import metastep as ms
+from metastep.compiler.compiling import Compiled, as_traced
+from tests.helpers import relative_error
+
+SGD = ms.SGD(0.1)
+
+
+def regression(tasks: int = 3) -> ms.Task:
+    torch.manual_seed(0)
+    shapes = ((tasks, 5, 3), (tasks, 5, 2))
+    return ms.Task(*(tuple(torch.randn(shape, dtype=torch.float64) for shape in shapes) for _ in range(2)))
+
+
+def one(tasks: ms.Task) -> ms.Task:
+    return ms.Task(*(tuple(x[0] for x in part) for part in tasks))
+
+
+def scaled_by_itself(prediction: Tensor, target: Tensor) -> Tensor:
+    with torch.no_grad():
+        size = prediction.abs().mean()
+    return (prediction / size - target).square().mean()
+
+
+def own_target(prediction: Tensor, target: Tensor) -> Tensor:
+    with torch.no_grad():
+        nearer = (prediction + target) / 2
+    return (prediction.square() - nearer).square().mean()
+
+
+def in_and_out(prediction: Tensor, target: Tensor) -> Tensor:
+    with torch.no_grad():
+        size = prediction.abs().mean()
+        with torch.enable_grad():
+            error = (prediction * size - target).square().mean()
+    return error + prediction.pow(4).mean()
+
+
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("loss", [scaled_by_itself, own_target, in_and_out])
+def test_what_no_grad_holds_is_held_in_second_derivatives(loss: Any, curvature: Any) -> None:
+    net, tasks = nn.Linear(3, 2, dtype=torch.float64), regression()
+    problem, meta = ms.few_shot(net, loss), ms.parameters_of(net)
+    method, reference = ms.maml(problem, SGD, 4, curvature), ms.reference(problem, SGD, 4)
+    assert relative_error(method(meta, one(tasks)).grad, reference(meta, one(tasks)).grad) < 1e-12
+    mapped = ms.over_tasks(method)(meta, tasks).grad
+    assert relative_error(mapped, ms.over_tasks(reference)(meta, tasks).grad) < 1e-12
+
+
+def squared(w: Tensor, batch: Any) -> Tensor:
+    x, y = batch
+    return (x @ w - y[:, 0]).square().mean()
+
+
+def test_noise_of_a_problem_written_by_hand_is_drawn_once() -> None:
+    def noisy(w: Tensor, meta: Tensor, batch: Any) -> Tensor:
+        x, y = batch
+        return squared(w, (F.dropout(x, 0.5), y))
+
+    problem = ms.Problem(lambda meta, task: meta, ms.every_window(noisy), lambda w, meta, task: squared(w, task.query))
+    found = []
+    for method in (ms.maml(problem, SGD, 4), ms.reference(problem, SGD, 4)):
+        torch.manual_seed(1)
+        found.append(method(torch.ones(3, dtype=torch.float64), one(regression())))
+    assert found[0].loss == found[1].loss
+    assert relative_error(found[0].grad, found[1].grad) < 1e-12
+
+
+def test_a_start_that_draws_is_refused() -> None:
+    problem = ms.Problem(
+        lambda meta, task: meta * torch.randn_like(meta),
+        ms.every_window(lambda w, meta, batch: squared(w, batch)),
+        lambda w, meta, task: squared(w, task.query),
+    )
+    with pytest.raises(ms.MetastepError, match="start of a problem draws random numbers"):
+        ms.maml(problem, SGD, 2)(torch.ones(3, dtype=torch.float64), one(regression()))
+
+
+class Noisy(nn.Module):
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.layer, self.draw = nn.Linear(3, 2, dtype=torch.float64), draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.draw(self.layer(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("draw", "refused"),
+    [
+        (lambda x: x + torch.randn_like(x) * x, True),
+        (lambda x: F.dropout(x, 0.5), True),
+        (lambda x: x * torch.empty_like(x).uniform_(), True),
+        (lambda x: F.dropout(x, 0.5, training=False), False),
+        (lambda x: F.dropout(x, 0.0), False),
+    ],
+)
+def test_a_step_that_draws_is_not_recorded(draw: Any, refused: bool) -> None:
+    net, tasks = Noisy(draw), regression()
+    step = ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), SGD, 3), check_finite=False)
+    unit = Compiled(lambda meta, tasks: (meta, step(meta, tasks)), as_traced)
+    meta = {name: p.detach() for name, p in ms.parameters_of(net).items()}
+    found = []
+    for call in (lambda: unit(meta, tasks)[1], lambda: step(meta, tasks)):
+        torch.manual_seed(2)
+        found.append(call().grad)
+    assert ("not traced: NoiseError" in unit.path) is refused, unit.path
+    assert relative_error(found[0], found[1]) < 1e-12
+
+
+def test_es_maml_refuses_a_theta_that_stands_in_the_losses() -> None:
+    """Though it has the shapes of φ"""
+    net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    curvature = ms.zeroth_order(2)
+    weighted = ms.Problem(
+        lambda meta, task: meta["w"],
+        ms.every_window(lambda w, meta, batch: squared(w, batch) + (meta["penalty"] * w.square()).sum()),
+        lambda w, meta, task: squared(w, task.query),
+    )
+    theta = {"w": torch.ones(3, dtype=torch.float64), "penalty": torch.ones(3, dtype=torch.float64)}
+    calls = [
+        lambda: ms.imaml(problem, SGD, 2, curvature=curvature)(meta, task),
+        lambda: ms.anil(problem, SGD, 2, lambda name: name == "bias", curvature=curvature)(meta, task),
+        lambda: ms.es_maml(weighted, SGD, 2)(theta, task),
+    ]
+    for call in calls:
+        with pytest.raises(ms.MetastepError, match="ES-MAML"):
+            call()
+    rates = ms.meta_sgd(problem, SGD, 2, curvature=curvature)(ms.with_rates(meta, 0.1), task)  # stands in no loss
+    assert rates.grad["rates"]["bias"].abs().sum() > 0
+
+
+class Counting(nn.Module):
+    """Writes a buffer on the way"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        self.seen = 0.9 * self.seen + 0.1 * y.mean(0).detach()
+        return y - self.seen
+
+
+class Cell(nn.Module):
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.cell = kind(3, 2, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.cell(x)
+        return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("net", [Counting(), Cell(nn.GRUCell), Cell(nn.LSTMCell), Cell(nn.RNNCell)])
+def test_modules(net: nn.Module) -> None:
+    tasks = regression()
+    problem, meta = ms.few_shot(net, lambda p, y: (p - y).square().mean()), ms.parameters_of(net)
+    buffers = {name: b.clone() for name, b in net.named_buffers()}
+    for estimate in (lambda method: method(meta, one(tasks)), lambda method: ms.over_tasks(method)(meta, tasks)):
+        exact, reference = (estimate(method(problem, SGD, 3)).grad for method in (ms.maml, ms.reference))
+        assert relative_error(exact, reference) < 1e-12
+    torch.testing.assert_close(dict(net.named_buffers()), buffers)
+    assert all(type(p) is nn.Parameter for p in net.parameters())
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"answer": self.layer(x)}
+
+
+def test_metrics_of_what_is_no_tensor() -> None:
+    def error(prediction: Any, target: Tensor) -> Tensor:
+        return F.mse_loss(prediction["answer"], target)
+
+    net, task = Named(), one(regression())
+    estimate = ms.maml(ms.few_shot(net, error, {"error": error}), SGD, 2)(ms.parameters_of(net), task)
+    torch.testing.assert_close(estimate.metrics["error"], estimate.loss)
+
+
+def test_mini_batches_of_a_support_with_names() -> None:
+    x, y = one(regression()).support
+
+    def loss(w: Tensor, meta: Tensor, batch: Any) -> Tensor:
+        return squared(w, (batch["x"], batch["y"]))
+
+    problem = ms.Problem(
+        lambda meta, task: meta, ms.every_window(loss), lambda w, meta, task: loss(w, meta, task.query)
+    )
+    windows = ms.in_batches(problem, 2).windows(ms.Task({"x": x, "y": y}, {"x": x, "y": y}), [1, 1, 1])
+    assert [len(window.batch["y"]) for window in windows] == [2, 2, 1]
+
+
+def test_complex_parameters_are_compared_as_they_are() -> None:
+    class Turning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, 1, dtype=torch.complex128))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.to(torch.complex128) @ self.w + 1j).abs()
+
+    tasks = regression(1)
+    net = Turning()
+    problem, meta = ms.few_shot(net, lambda p, y: (p - y).square().mean()), ms.parameters_of(net)
+    methods = {"exact": ms.maml(problem, SGD, 2), "first order": ms.fo_maml(problem, SGD, 2)}
+    row = ms.compare(methods, meta, tasks, repeats=1)[1]
+    exact, first = (method(meta, one(tasks)).grad["w"] for method in methods.values())
+    assert row.relative_error == pytest.approx(float((first - exact).norm() / exact.norm()))
+
+
+# ---- optimizers
+
+
+def test_memory_in_another_order_is_refused() -> None:
+    adam = ms.Adam(0.1)
+    params = {"a": torch.ones(3), "b": torch.ones(3)}
+    state = adam.advance(adam.init(params), {"a": torch.ones(3), "b": 100 * torch.ones(3)}, None, 1)
+    turned = state._replace(memory=tuple({"b": tree["b"], "a": tree["a"]} for tree in state.memory))
+    with pytest.raises(ms.MetastepError, match="params and memory are not alike"):
+        adam.advance(turned, params, None, 1)
+
+
+def test_groups_without_momentum_are_not_dampened() -> None:
+    a, b = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    groups = [{"params": [a], "momentum": 0.0}, {"params": [b], "momentum": 0.9}]
+    optimizer, named = torch.optim.SGD(groups, lr=0.1, dampening=0.5), {"a": a, "b": b}
+    dynamics, state = ms.from_optimizer(optimizer, named)
+    for step in range(4):
+        grads = {name: torch.full((2,), 1.0 + step, dtype=torch.float64) for name in named}
+        state = dynamics.advance(state, grads, None, 1)
+        a.grad, b.grad = grads["a"], grads["b"]
+        optimizer.step()
+        torch.testing.assert_close(state.params, {name: p.detach() for name, p in named.items()})
+        torch.testing.assert_close(ms.from_optimizer(optimizer, named)[1].memory[0]["b"], state.memory[0]["b"])
+
+
+def test_an_optimizer_with_steps_of_its_own_is_not_taken_for_its_parent() -> None:
+    class Signed(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise NotImplementedError
+
+    p = nn.Parameter(torch.ones(2))
+    with pytest.raises(ms.MetastepError, match=r"Signed has no dynamics here.*StepFunction"):
+        ms.from_optimizer(Signed([p], lr=0.1), {"p": p})
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop):
+        ms.from_optimizer(kind([p], lr=0.1), {"p": p})
+
+
+def test_a_rate_may_not_enlarge_a_parameter() -> None:
+    sgd = ms.SGD(torch.full((3, 3), 0.1))
+    with pytest.raises(ms.MetastepError, match=r"turned a parameter \(1, 3\) into \(3, 3\)"):
+        sgd.advance(sgd.init({"p": torch.ones(1, 3)}), {"p": torch.ones(1, 3)}, None, 1)
+
+
+def test_a_constant_target_has_a_remedy() -> None:
+    net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
+    problem = ms.few_shot(net, lambda p, y: F.mse_loss(p, torch.zeros_like(p)))
+    with pytest.raises(ms.MetastepError, match="exact_reverse"):
+        ms.maml(problem, SGD, 2)(ms.parameters_of(net), task)
+    ms.maml(problem, SGD, 2, ms.exact_reverse)(ms.parameters_of(net), task)
+
+
+def test_a_metric_is_not_called_loss() -> None:
+    net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
+    problem = ms.few_shot(net, F.mse_loss, {"loss": F.mse_loss})
+    with pytest.raises(ms.MetastepError, match="called 'loss'"):
+        ms.maml(problem, SGD, 2)(ms.parameters_of(net), task)
