@@ -277,7 +277,18 @@ def test_a_constant_target_has_a_remedy() -> None:
 
 
 def test_a_metric_is_not_called_loss() -> None:
-    net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
+    net = nn.Linear(3, 2, dtype=torch.float64)
     problem = ms.few_shot(net, F.mse_loss, {"loss": F.mse_loss})
     with pytest.raises(ms.MetastepError, match="called 'loss'"):
-        ms.maml(problem, SGD, 2)(ms.parameters_of(net), task)
+        ms.over_tasks(ms.maml(problem, SGD, 2))(ms.parameters_of(net), regression())
+
+
+def test_a_stop_in_the_middle_of_a_derivative_is_a_stop() -> None:
+    """TorchScript, by which some derivatives are made, says it in an error of its own"""
+
+    def stopped(prediction: Tensor, target: Tensor) -> Tensor:
+        raise RuntimeError("The following operation failed in the TorchScript interpreter: … KeyboardInterrupt: ")
+
+    net = nn.Linear(3, 2, dtype=torch.float64)
+    with pytest.raises(KeyboardInterrupt):
+        ms.maml(ms.few_shot(net, stopped), SGD, 2)(ms.parameters_of(net), one(regression()))

@@ -67,6 +67,13 @@ def linear(loss: Callable[[Any, Any], torch.Tensor]) -> Callable[[Any], Any]:
     return run
 
 
+def enormous_rate() -> Any:
+    net = torch.nn.Linear(2, 2)
+    x, y = torch.randn(3, 2), torch.randn(3, 2)
+    problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+    return ms.maml(problem, ms.SGD(1e300), 2)(ms.parameters_of(net), ms.Task((x, y), (x, y)))
+
+
 def disjoint_es() -> Any:
     p, meta, tasks = case("meta_network")
     return ms.over_tasks(ms.es_maml(p, ms.SGD(0.1), 2))(meta, tasks)
@@ -157,6 +164,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: linear(lambda a, b: torch.cdist(a, b).mean())(ms.exact_reverse),
         ["_cdist_backward", "curvature=metastep.central_difference()"],
     ),
+    "a rate beyond numbers": (enormous_rate, ["Lower the inner rate"]),
     "es with disjoint theta": (disjoint_es, ["ES-MAML", "needs θ to act through φ's start alone", "multi_step"]),
     "reptile with disjoint theta": (disjoint_reptile, ["Reptile", "multi_step"]),
     "imaml with decay": (lambda: ms.imaml(P, ms.SGD(0.1, weight_decay=0.1), 4), ["weight_decay = 0.1", "inner loss"]),

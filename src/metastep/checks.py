@@ -192,8 +192,6 @@ def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
         raise MetastepError(
             f"the outer loss returned metrics as a {type(metrics).__name__}: return (loss, a dict of tensors by name)."
         )
-    if "loss" in metrics:
-        raise MetastepError("a metric is called 'loss', which is the outer loss itself: call it otherwise.")
     for name, metric in metrics.items():
         if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(metric)):
             raise MetastepError(
@@ -201,6 +199,12 @@ def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
                 "Leave .item() and float() out, or make one with torch.as_tensor(…)."
             )
     return loss, metrics  # type: ignore[return-value]
+
+
+def require_other_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "loss" in metrics:
+        raise MetastepError("a metric is called 'loss', which is the outer loss of each task: call it otherwise.")
+    return metrics
 
 
 def require_scalar(value: Any, what: str) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """What all commands share: where the data are, a bar while they wait, one line for what cannot work or was stopped."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from metastep.data.errors import printable
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 from metastep.runs.stop import stop_on_signals
@@ -17,6 +19,11 @@ UNFINISHED = 130  # the exit status of what was stopped and can go on, as after 
 Data = Annotated[
     Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
 ]
+
+
+def quoted(path: Path) -> str:
+    """As it can be pasted into a shell"""
+    return shlex.quote(printable(path))
 
 
 @contextmanager

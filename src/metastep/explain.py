@@ -77,6 +77,10 @@ _REMEDIES = (
         "a normalisation layer would overwrite its {op} inside the inner loop. "
         "Use metastep.use_batch_statistics(module), or module.eval() to hold the statistics it has.",
     ),
+    (
+        re.compile(r"value cannot be converted to type (?P<op>\w+) without overflow"),
+        "steps of the inner loop leave the numbers of a {op}. Lower the inner rate.",
+    ),
 )
 
 
@@ -89,6 +93,8 @@ def explained(meta: Tree) -> Iterator[None]:
     except MetastepError:
         raise
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError) as error:
+        if "KeyboardInterrupt" in str(error):  # that stopped TorchScript, by which some derivatives are made
+            raise KeyboardInterrupt from error
         if text := remedy(str(error)):
             raise MetastepError(text) from error
         raise

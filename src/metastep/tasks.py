@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.func import vmap
 
-from metastep.checks import require_data, require_estimator, require_meta
+from metastep.checks import require_data, require_estimator, require_meta, require_other_names
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.estimators import Estimate, Estimator
 from metastep.trees import Tree, add, map_tree, require_same, scale, tree_flatten, tree_leaves
@@ -37,7 +37,7 @@ def over_tasks(
             loss, grads, metrics = mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks))
             summed = map_tree(lambda g: g.sum(0), grads)  # at once: gradients of single tasks are not kept
             total = summed if total is None else add(total, summed)
-            measured.append({"loss": loss, **metrics})
+            measured.append({"loss": loss, **require_other_names(metrics)})
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         result = Estimate(each["loss"].mean(), scale(1 / number, total), each)
         if check_finite and not torch.compiler.is_compiling():

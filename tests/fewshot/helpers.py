@@ -94,6 +94,15 @@ class Flat(nn.Module):
         return self.head(x.flatten(1) - self.shift)
 
 
+def nothing(**given: int) -> int:
+    """No net"""
+    return 3
+
+
+def broken(**given: int) -> None:
+    raise KeyError("no such")
+
+
 class Noisy(Flat):
     """One with dropout, a frozen parameter, and a buffer whose shape depends on the ways"""
 

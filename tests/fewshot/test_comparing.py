@@ -12,9 +12,9 @@ from metastep.cli import app
 from metastep.fewshot.building import build
 from metastep.fewshot.comparing import compared, methods_of
 from metastep.fewshot.config import MethodConfig
-from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.sampling import Sampler
+from metastep.fewshot.scores import EVALUATION_SEED
 from metastep.problems import params_of
 from metastep.trees import relative_change
 from tests.fewshot.helpers import TINY, stripes

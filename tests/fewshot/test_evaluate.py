@@ -9,11 +9,11 @@ import torch
 
 from metastep.errors import MetastepError
 from metastep.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, NetConfig
-from metastep.fewshot.evaluate import EVALUATION_SEED, Request, evaluate
+from metastep.fewshot.evaluate import Request, evaluate
 from metastep.fewshot.judging import judge
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler
-from metastep.fewshot.scores import Evaluation, paired_difference, read_evaluations, save
+from metastep.fewshot.scores import EVALUATION_SEED, Evaluation, paired_difference, read_evaluations, save
 from metastep.report.probes import probe
 from metastep.runs import RunError
 from tests.fewshot.helpers import SIZE, TINY, stripes

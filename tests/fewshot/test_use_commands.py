@@ -111,9 +111,25 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_saved() -> None:
     write_run(Path("mine"))
     Path("mine/evaluations").write_text("in the way")
     result = run("evaluate", "mine", "--episodes", 3)
-    assert result.exit_code == 2
+    assert result.exit_code == 0
     assert "3 episodes of stripes" in result.stdout
-    assert "'mine/evaluations': cannot be made" in result.stderr
+    assert "not saved: 'mine/evaluations': cannot be made" in result.stderr
+
+
+def test_what_was_found_is_saved_even_if_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*others: object) -> None:
+        raise BrokenPipeError
+
+    write_run(Path("mine"))
+    monkeypatch.setattr(use_commands, "print_evaluation", closed)
+    run("evaluate", "mine", "--episodes", 3)
+    assert len(list(Path("mine/evaluations").iterdir())) == 1
+
+
+def test_turned_classes_and_other_episodes_are_told() -> None:
+    write_run(Path("mine"))
+    told = run("evaluate", "mine", "--episodes", 3, "--rotations", "per_episode", "--seed", 7).stdout
+    assert "2 queries of each class, turned per_episode, seed 7; 3 episodes" in told
 
 
 @pytest.fixture
@@ -135,8 +151,10 @@ def test_classify_prints_a_table(folders: tuple[object, ...]) -> None:
 
 
 def test_classify_prints_json_or_csv_alone(folders: tuple[object, ...]) -> None:
-    content = json.loads(run(*folders, "--json").stdout)
-    lines = run(*folders, "--csv").stdout.splitlines()
+    Path("query/lying/half.png").write_bytes(b"half a picture")
+    content, csv = json.loads(run(*folders, "--json").stdout), run(*folders, "--csv")
+    lines = csv.stdout.splitlines()
+    assert "metastep: left out: lying/half.png" in csv.stderr
     assert len(content["predictions"]) == len(lines) - 1 == 4
     check_refused(run(*folders, "--csv", "--json"), "--csv and --json")
 

@@ -182,6 +182,16 @@ def test_what_a_run_has_now_speaks_for_it(tmp_path: Path) -> None:
     assert collected.headline.checkpoint == "last"
 
 
+def test_the_evaluation_as_it_is_to_be_judged_speaks_for_a_run(tmp_path: Path) -> None:
+    folder = evaluated(tmp_path / "mine")
+    (usual,) = read_evaluations(folder)
+    others = {"windows": (9,), "queries": 1, "rotations": "per_episode", "seed": 1, "episodes": usual.episodes - 1}
+    for name, value in others.items():
+        save(folder, replace(usual, **{name: value, "accuracy": 99.0}))
+    assert len(read_evaluations(folder)) == 1 + len(others)
+    assert collect(folder, "mine", "red", 0, None, None).headline == usual
+
+
 def weights_told(tmp_path: Path, folder: Path) -> list[str]:
     """What the rows of the page say that was evaluated"""
     cells = re.findall(r"<td>(.*?)</td><td>stripes, test", page_of(tmp_path, folder).source)

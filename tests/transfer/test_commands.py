@@ -97,6 +97,12 @@ def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.Mo
             "--source-data = b is no option of",
         ),
         (["run", "--preset", "tiny", "--target-layers", "bodies"], "has no layer 'bodies'"),
+        (
+            ["run", "--preset", "tiny", "--target-net", "tests.fewshot.helpers:pictures"],
+            "gives (2, 1, 8, 8), not (2, 3)",
+        ),
+        (["run", "--preset", "tiny", "--target-net", "tests.fewshot.helpers:nothing"], "gives a int, no nn.Module"),
+        (["run", "--preset", "tiny", "--target-net", "tests.fewshot.helpers:broken"], "could not be built: 'no such'"),
         (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
         (["run", "--resume", "nowhere"], "'nowhere': is not there"),
         (["run", "--resume", "nowhere", "--seed", "1"], "--seed with --resume"),
@@ -204,6 +210,8 @@ def _net_of(folder: Path) -> str:
 def test_runs_of_the_other_kind_are_told_in_users_words(arguments: list[str], message: str) -> None:
     Run.create(Path("a"), TINY)
     Run.create(Path("b"), TrainConfig())
+    for folder in ("a", "b"):
+        Path(folder, "last.safetensors").touch()  # is not looked at
     done = cli.invoke(app, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
@@ -422,6 +430,16 @@ def test_a_source_that_does_not_fit_says_why() -> None:
         assert done.output.startswith("metastep: --source-weights = ")
     unsaid = cli.invoke(app, [*run, "--source-weights", "grey.safetensors"])
     assert "how many classes does that net tell apart? Set --source-classes." in unsaid.output
+
+
+def test_an_earlier_run_says_which_net_it_trained() -> None:
+    cli.invoke(app, ["transfer", "run", "--preset", "alone", "--target-net", "resnet8", "--out", "first"])
+    run = ["transfer", "run", "--preset", "tiny", "--source-weights", "first", "--out", "second"]
+    other = cli.invoke(app, [*run, "--source-net", "vgg4"]).output
+    assert "so it is no vgg4" in " ".join(other.split())
+    done = cli.invoke(app, run)
+    assert done.exit_code == 0, done.output
+    assert Run.open(Path("second")).config(TransferConfig).source.net == "resnet8"
 
 
 def test_only_folders_can_be_named_anew(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Image files of any kind as bytes of one size and channel number; damaged files are refused by name."""
 
+import errno
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +29,9 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     try:
         picture.save(path)
     except (OSError, ValueError) as error:
-        raise problem(path, f"cannot be written ({error})", "Name a .png file in a folder that exists") from error
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        remedy = "Make room on that disk" if full else "Name a .png file in a folder that exists"
+        raise problem(path, f"cannot be written ({error})", remedy) from error
 
 
 def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:

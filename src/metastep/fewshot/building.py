@@ -11,11 +11,12 @@ from metastep import methods
 from metastep.carrying import with_memory
 from metastep.curvature import exact, exact_reverse
 from metastep.dynamics import SGD, Adam, AdamW, RMSprop
-from metastep.errors import MetastepError, first_line
+from metastep.errors import MetastepError
 from metastep.estimators import Estimator
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 from metastep.modules import parameters_of, use_batch_statistics
 from metastep.nets import load_net
+from metastep.nets.making import made, require_answers
 from metastep.paths import Asked
 from metastep.problems import accuracy, few_shot, in_batches, with_rates
 from metastep.solvers import conjugate_gradient
@@ -58,33 +59,12 @@ def build_net(config: TrainConfig) -> nn.Module:
     builder, options = load_net(config.net.name), net_options(config.net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        try:
-            net = builder(ways=config.data.ways, channels=config.net.channels, size=config.net.size, **options)
-        except TypeError as error:
-            raise MetastepError(
-                f"net {config.net.name!r} could not be built: {error}. It is called with ways, channels, size"
-                f"{''.join(f', {name}' for name in options)}."
-            ) from error
-        net = use_batch_statistics(net)
+        given = {"ways": config.data.ways, "channels": config.net.channels, "size": config.net.size}
+        net = use_batch_statistics(made(config.net.name, builder, **given, **options))
         if config.net.is_users:
-            require_answers(net, config)
+            shape = config.net.channels, config.net.size, config.net.size
+            require_answers(net, config.net.name, shape, config.data.ways)
     return net.double() if config.precision == "float64" else net
-
-
-@torch.no_grad()
-def require_answers(net: nn.Module, config: TrainConfig) -> None:
-    """Called once, before there is a folder for it; parameters of lazy layers are made by this"""
-    pictures = torch.zeros(2, config.net.channels, config.net.size, config.net.size)
-    cannot = f"net {config.net.name!r} cannot be used on pictures of {config.net.shape}"
-    try:
-        answer = net(pictures)
-    except Exception as error:  # a user's module may fail in any way
-        raise MetastepError(f"{cannot}: {first_line(error)} ({type(error).__name__}). Repair that module.") from error
-    if not isinstance(answer, torch.Tensor) or answer.shape != (2, config.data.ways):
-        got = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
-        raise MetastepError(
-            f"{cannot}: for 2 of them it gives {got}, not (2, {config.data.ways}): one number per class."
-        )
 
 
 def net_options(net: NetConfig) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from metastep.commands import UNFINISHED, Data, progress_bar, refusals
+from metastep.commands import UNFINISHED, Data, progress_bar, quoted, refusals
 from metastep.data.errors import printable
 from metastep.errors import how_many
 from metastep.fewshot import train as training
@@ -71,8 +71,8 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     net, iterations, dataset = (given.pop(name, None) for name in ("net", "iterations", "dataset"))
     require_none(given)
     run = Run.open(folder)
-    before = iterations_made(run)
-    with started_ranks(uses_gpu(run.config(TrainConfig).device)) as ranks:
+    device, before = run.config(TrainConfig).device, iterations_made(run)
+    with started_ranks(uses_gpu(device)) as ranks:
         trained = training.resume(folder, data, net, ranks, iterations, dataset)
         if before == trained.iterations == run.config(TrainConfig).outer.iterations:
             _say_complete(before, run.config(TrainConfig), folder, ranks)
@@ -82,7 +82,7 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
 
 def _say_complete(iterations: int, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
     if ranks.is_first:
-        more = f" For more: metastep train --resume {folder} --iterations {2 * iterations}"
+        more = f" For more: metastep train --resume {quoted(folder)} --iterations {2 * iterations}"
         more = more if config.outer.schedule == "constant" else ""
         typer.echo(f"All {iterations:,} iterations were made before.{more}")
 
@@ -93,9 +93,9 @@ def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks:
     done = f"{how_many(trained.iterations, 'iteration')} in {trained.seconds:.0f} s"
     best = f", best validation accuracy {trained.best:.1%}" if trained.best is not None else ""
     if trained.iterations < config.outer.iterations:
-        typer.echo(f"Stopped after {done}{best}. Go on with: metastep train --resume {folder}")
+        typer.echo(f"Stopped after {done}{best}. Go on with: metastep train --resume {quoted(folder)}")
         raise typer.Exit(UNFINISHED)
-    typer.echo(f"{done}{best}. Judge it with: metastep evaluate {folder}")
+    typer.echo(f"{done}{best}. Judge it with: metastep evaluate {quoted(folder)}")
 
 
 def _summary(config: TrainConfig) -> tuple[str, str]:

@@ -15,10 +15,10 @@ from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.errors import how_many
 from metastep.fewshot.building import build, build_dynamics, build_estimator, method_options
 from metastep.fewshot.config import MethodConfig, TrainConfig
-from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.sampling import Sampler, fitted, read_split
+from metastep.fewshot.scores import EVALUATION_SEED
 from metastep.fewshot.shipped import find_learner
 from metastep.fewshot.use_commands import CheckpointChoice, DeviceChoice, Net, open_learner
 from metastep.modules import evaluation_mode

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from metastep.checks import require_one_each
 from metastep.data.episodes import Episodes, Rotations
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
@@ -214,10 +215,13 @@ class TrainConfig:
             moved = "as method.carried moves an optimizer's memory by it"
             require(outer.optimizer == "sgd", "outer.optimizer", outer.optimizer, f"must be sgd, {moved}")
             require(outer.lr <= 1, "outer.lr", outer.lr, f"must be at most 1, {moved}")
+        require(self.data.ways > 1, "data.ways", self.data.ways, "must be at least 2: of one class there is no other")
         # These say at once what is wrong with them.
         _ = self.train_episodes, self.test_episodes
         for steps in (self.inner.steps, self.test_steps):
             window_lengths(steps, self.window)
+        if self.method.weights:
+            require_one_each(self.method.weights, window_lengths(self.inner.steps, self.window))
 
     @property
     def window(self) -> int:

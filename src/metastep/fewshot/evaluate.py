@@ -13,10 +13,8 @@ from metastep.fewshot.config import DataConfig, TrainConfig
 from metastep.fewshot.judging import Look, judge, judged_after
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler, read_split, remembered
-from metastep.fewshot.scores import Evaluation, StepScore, mean
+from metastep.fewshot.scores import EVALUATION_SEED, Evaluation, StepScore, mean
 from metastep.trees import tree_leaves
-
-EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from metastep.runs.files import explained, read_file, replace_file
 
 FORMAT, VERSION = "metastep evaluation", 1
 FOLDER = "evaluations"
+EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
 
 
 class Mean(NamedTuple):
@@ -76,6 +77,13 @@ class Evaluation:
     def pictures(self) -> str:
         """What they are, wherever they are"""
         return self.fingerprint or self.dataset
+
+    @property
+    def peculiar(self) -> list[str]:
+        """What sets it apart from what is mostly done, in words"""
+        turned = [f"turned {self.rotations}"] if self.rotations != "none" else []
+        drawn = [f"seed {self.seed}"] if self.seed != EVALUATION_SEED else []
+        return turned + drawn + (["one by one"] if self.one_by_one else [])
 
     @property
     def task(self) -> tuple[object, ...]:

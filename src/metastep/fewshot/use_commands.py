@@ -21,12 +21,13 @@ from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
 from metastep.fewshot.beginning import begin_again
 from metastep.fewshot.classify import Classified
-from metastep.fewshot.evaluate import EVALUATION_SEED, Request, with_steps
+from metastep.fewshot.evaluate import Request, with_steps
 from metastep.fewshot.gallery import RIGHT, WRONG, gallery
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.preparing import Ink
-from metastep.fewshot.scores import Evaluation
+from metastep.fewshot.scores import EVALUATION_SEED, Evaluation
 from metastep.fewshot.shipped import find_learner
+from metastep.runs import RunError
 from metastep.runs.device import Device, device_for
 
 Checkpoint = Literal["best", "last", "untrained"]
@@ -81,11 +82,20 @@ def evaluate(
         learner = open_learner(path, checkpoint, net, device)
         with progress_bar("evaluating") as progress:
             result = evaluating.evaluate(learner, request, data, progress)
+        saved, failure = kept(path, result)  # first: who reads the output may stop before its end
         typer.echo(scores.to_json(result)) if as_json else print_evaluation(result)
-        if path.is_dir():  # last: a folder that cannot be written takes nothing away from what was found
-            saved = scores.save(path, result)
-            if not as_json:
-                Console().print(Text(f"saved as {printable(saved)}", "dim"), soft_wrap=True)
+        if failure:
+            typer.echo(f"metastep: not saved: {failure}", err=True)
+        elif saved and not as_json:
+            Console().print(Text(f"saved as {printable(saved)}", "dim"), soft_wrap=True)
+
+
+def kept(path: Path, result: Evaluation) -> tuple[Path | None, RunError | None]:
+    """Where, if it is of a run; a folder that cannot be written takes nothing away from what was found"""
+    try:
+        return (scores.save(path, result) if path.is_dir() else None), None
+    except RunError as error:
+        return None, error
 
 
 def classify(
@@ -117,6 +127,8 @@ def classify(
             result = classifying.classify(learner, support, query, ink, together, progress)
         if as_csv or as_json:
             typer.echo((result.to_csv() if as_csv else result.to_json()).rstrip("\n"))
+            for line in remarks(result, ink):
+                typer.echo(f"metastep: {line}", err=True)
         else:
             print_classified(result, ink)
         if picture is not None:
@@ -166,7 +178,7 @@ def print_evaluation(result: Evaluation) -> None:
     console = Console()
     headline = Text(f"{result.accuracy:.2f} ± {result.interval:.2f} %", "bold green")
     setting = f"{result.ways}-way {result.shots}-shot, {result.queries} queries of each class"
-    setting += ", one by one" if result.one_by_one else ""
+    setting += "".join(f", {each}" for each in result.peculiar)
     judged_by = f"{result.episodes} episodes of {printable(result.dataset)}, {result.split}"
     headline.append("  " + "; ".join(filter(None, (setting, judged_by, weights_of(result)))), "default")
     console.print(headline, soft_wrap=True)

@@ -10,10 +10,11 @@ from metastep.fewshot.config import TrainConfig
 from metastep.fewshot.evaluate import digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.longer import iterations_made
-from metastep.fewshot.scores import Evaluation, read_evaluations
+from metastep.fewshot.scores import EVALUATION_SEED, Evaluation, read_evaluations
 from metastep.report.probes import Probed, probe
 from metastep.report.reported import Point, Reported
 from metastep.runs import Run, read_metrics
+from metastep.windows import window_lengths
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,16 @@ class RunReport(Reported):
 
     @property
     def headline(self) -> Evaluation | None:
-        """The evaluation that speaks for the run: of trained weights, on test classes, the setting of training"""
+        """The evaluation that speaks for the run: of trained weights, on test classes, as it is to be judged"""
 
-        def far(e: Evaluation) -> tuple[bool, ...]:
-            ours = self.config.test_episodes
+        ours, windows = self.config.test_episodes, window_lengths(self.config.test_steps, self.config.window)
+
+        def far(e: Evaluation) -> tuple[object, ...]:
             setting = (e.ways, e.shots) != (ours.ways, ours.shots)
             other = setting, e.pictures != self.config.data.pictures, self.is_earlier(e)
-            return e.checkpoint == "untrained", e.split != "test", *other, bool(e.one_by_one)
+            drawn = (e.queries, e.rotations, e.seed) != (ours.queries, ours.rotations, EVALUATION_SEED)
+            judged = bool(e.one_by_one), e.windows != windows, drawn, -e.episodes
+            return e.checkpoint == "untrained", e.split != "test", *other, *judged
 
         return min(self.evaluations, key=far, default=None)
 
@@ -69,7 +73,7 @@ def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None
     evaluations = [replace(each, dataset=without_place(each.dataset)) for each in read_evaluations(folder)]
     weights, probed, note = {}, None, ""
     try:
-        learners = checkpoints_of(folder, net)
+        learners = checkpoints_of(folder, net if config.net.is_users else None)
         weights = {learner.checkpoint: digest(learner) for learner in learners}
         probed = probe(learners[0], episodes, data)
     except MetastepError as error:  # no checkpoint yet, a net that is not to be imported, data that is not here

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from metastep.report.collect import RunReport
@@ -104,6 +104,8 @@ def _figure(lines: Sequence[tuple[Reported, Sequence[Point]]], x: str, y: str, m
     def draw(axes: Axes) -> None:
         for run, points in lines:
             columns = np.array(points).T
+            if (columns[0] % 1 == 0).all():
+                axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
             axes.plot(*columns[:2], color=run.colour, linewidth=1.6, marker=marker, markersize=3)
             if len(columns) == 3:
                 low, high = columns[1] - columns[2], columns[1] + columns[2]

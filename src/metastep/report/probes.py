@@ -12,9 +12,9 @@ from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
 from metastep.diagnostics import gradient_difference
 from metastep.fewshot.building import build
-from metastep.fewshot.evaluate import EVALUATION_SEED
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.sampling import Sampler, read_split
+from metastep.fewshot.scores import EVALUATION_SEED
 from metastep.problems import accuracy, params_of
 from metastep.trees import map_tree, tree_leaves
 

@@ -13,11 +13,11 @@ from metastep.fewshot import evaluate as evaluating
 from metastep.fewshot import scores
 from metastep.fewshot import train as training
 from metastep.fewshot.config import TrainConfig
-from metastep.fewshot.evaluate import EVALUATION_SEED, Request, digest
+from metastep.fewshot.evaluate import Request, digest
 from metastep.fewshot.learner import Learner
 from metastep.fewshot.longer import iterations_made
 from metastep.fewshot.presets import PRESETS
-from metastep.fewshot.scores import Evaluation
+from metastep.fewshot.scores import EVALUATION_SEED, Evaluation
 from metastep.fewshot.train import Trained
 from metastep.reproduce.data_notes import data_root, files_note
 from metastep.reproduce.outcomes import Outcome, Position, read_made

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from metastep.runs.errors import RunError, problem
 
-_ROOM = "Make room on that disk, then resume the run"
+_ROOM = "Make room on that disk, then call it again"
 _RIGHTS = "Choose a folder that you can write to, or change its permissions"
 _REMEDIES = {
     errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM,

@@ -14,6 +14,7 @@ from metastep.engine import Unit, unit
 from metastep.errors import MetastepError
 from metastep.modules import draws_noise
 from metastep.nets import CLASSIFIERS, load_net
+from metastep.nets.making import made, require_answers
 from metastep.runs.device import prepare_device
 from metastep.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.transfer.features import Tapped, feature_shapes
@@ -144,14 +145,12 @@ def source_net(config: TransferConfig, data: LabelledSet, weights: Path | None) 
 
 def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:
     """Its first parameters depend on nothing but the seed"""
-    builder, channels, size = load_net(name, CLASSIFIERS), data.images.shape[1], data.images.shape[-1]
-    try:
-        with seeded(seed):
-            return builder(ways=classes, channels=channels, size=size)
-    except TypeError as error:
-        raise MetastepError(
-            f"net {name!r} could not be built: {error}. It is called with ways, channels, size."
-        ) from error
+    channels, size = data.images.shape[1], data.images.shape[-1]
+    with seeded(seed):
+        net = made(name, load_net(name, CLASSIFIERS), ways=classes, channels=channels, size=size)
+        if name not in CLASSIFIERS:
+            require_answers(net, name, (channels, size, size), classes)
+    return net
 
 
 @contextmanager

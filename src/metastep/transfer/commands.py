@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from metastep.bars import Bar, add_bars
-from metastep.commands import UNFINISHED, Data, progress_bar, refusals
+from metastep.commands import UNFINISHED, Data, progress_bar, quoted, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
+from metastep.nets import CLASSIFIERS
 from metastep.runs import Run
 from metastep.runs.device import Device
 from metastep.runs.flags import require_none
@@ -67,7 +68,7 @@ def run(
         if resume is not None:
             _resume(resume, data, given | begun_with(preset, DEFAULT, out))
             return
-        usual = preset_of(preset)
+        usual, given = preset_of(preset), with_net_of_source(given)
         config = FLAGS.applied(usual, given)
         require_own_source(preset, usual, config, given)
         folder = out or default_folder(preset, usual.data.name, config.data.name, config.method.name)
@@ -75,6 +76,15 @@ def run(
         with FLAGS.spoken():
             trained = training.train(config, folder, data, reading)
         _report(trained, config, folder)
+
+
+def with_net_of_source(given: dict[str, Any]) -> dict[str, Any]:
+    """An earlier run that is to be the source says which net it trained; one of a user's own has to be named again"""
+    weights = given.get("source_weights")
+    if weights is None or "source_net" in given or not Run.is_there(folder := Path(weights).expanduser()):
+        return given
+    net = Run.open(folder).config(TransferConfig).target.net
+    return given | ({"source_net": net} if net in CLASSIFIERS else {})
 
 
 def require_own_source(preset: str, usual: TransferConfig, config: TransferConfig, given: dict[str, Any]) -> None:
@@ -105,9 +115,9 @@ def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
             f"; best validation accuracy {trained.best:.1%} after epoch {trained.best_epoch}, test {trained.test:.1%}"
         )
     if trained.epoch < config.epochs:
-        typer.echo(f"Stopped after {done}{best}. Go on with: metastep transfer run --resume {folder}")
+        typer.echo(f"Stopped after {done}{best}. Go on with: metastep transfer run --resume {quoted(folder)}")
         raise typer.Exit(UNFINISHED)
-    typer.echo(f"{done}{best}. See it with: metastep report {folder}")
+    typer.echo(f"{done}{best}. See it with: metastep report {quoted(folder)}")
 
 
 def _done(trained: Trained, config: TransferConfig) -> str:
