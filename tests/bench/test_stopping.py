@@ -112,7 +112,9 @@ def test_rows_of_transfer_are_kept(cut_off: bool, kept: int, root: Path, monkeyp
 
 
 def test_a_row_is_known_again_whatever_its_compiler_said() -> None:
-    for job in transfer_time.planned(["small"], transfer_time.VARIANTS, transfer_time.ways_to_run(True, True)):
+    ways = transfer_time.ways_to_run(cuda=True, pair=False, compile=True)
+    assert list(transfer_time.ways_to_run(cuda=True, pair=True, compile=True)) == list(ways)[:1] == ["metastep"]
+    for job in transfer_time.planned(["small"], transfer_time.VARIANTS, ways):
         note = "compiled in 20 s" if job.implementation.endswith("compiled") else job.variant
         assert transfer_time.Job.of({**job._asdict(), "note": note}) == job
 
