@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.compiler.compiling import Compiled, as_traced
+from metastep.hidden import Hidden
 from tests.helpers import relative_error
 
 SGD = ms.SGD(0.1)
@@ -99,6 +100,10 @@ class Noisy(nn.Module):
         (lambda x: x + torch.randn_like(x) * x, True),
         (lambda x: F.dropout(x, 0.5), True),
         (lambda x: x * torch.empty_like(x).uniform_(), True),
+        (lambda x: x * x.sigmoid().detach().bernoulli(), True),
+        (lambda x: x[..., torch.randperm(2)], True),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), True),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), False),
         (lambda x: F.dropout(x, 0.5, training=False), False),
         (lambda x: F.dropout(x, 0.0), False),
     ],
@@ -137,6 +142,26 @@ def test_es_maml_refuses_a_theta_that_stands_in_the_losses() -> None:
             call()
     rates = ms.meta_sgd(problem, SGD, 2, curvature=curvature)(ms.with_rates(meta, 0.1), task)  # stands in no loss
     assert rates.grad["rates"]["bias"].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda w, h: 2 * h["a"] * w,
+        lambda w, h: w - h["a"],
+        lambda w, h: torch.stack([h["a"], w]),
+        lambda w, h: torch.mul(w, other=h["a"]),
+        lambda w, h: w * float(h["a"]),
+        lambda w, h: "a" in h,
+        lambda w, h: sum(h),
+        lambda w, h: {**h},
+        lambda w, h: h["a"].exp() * w,
+        lambda w, h: not h["a"],
+    ],
+)
+def test_whatever_a_loss_does_with_a_hidden_theta_is_refused(use: Any) -> None:
+    with pytest.raises(ms.MetastepError, match="a window's loss computes with it"):
+        use(torch.ones(2), Hidden("this method"))
 
 
 class Counting(nn.Module):
@@ -222,6 +247,15 @@ def test_complex_parameters_are_compared_as_they_are() -> None:
     row = ms.compare(methods, meta, tasks, repeats=1)[1]
     exact, first = (method(meta, one(tasks)).grad["w"] for method in methods.values())
     assert row.relative_error == pytest.approx(float((first - exact).norm() / exact.norm()))
+
+
+@pytest.mark.parametrize("curvature", [ms.gaussian_smoothing(20_000, 1e-3), ms.zeroth_order(20_000, 1e-2)])
+def test_random_directions_of_complex_parameters(curvature: Any) -> None:
+    torch.manual_seed(0)
+    w, direction = (torch.randn(2, dtype=torch.complex128) for _ in range(2))
+    window = ms.Window(lambda w, meta, batch: w.abs().square().sum(), (), 1)  # ∂²L · d = 2d
+    product = curvature(window, w, torch.zeros(1, dtype=torch.float64), direction)[0]
+    assert relative_error(product, 2 * direction) < 0.2
 
 
 # ---- optimizers

@@ -34,7 +34,10 @@ class Dynamics(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """v ← μv + (1−τ)ĝ,  φ ← φ − ηv  (Nesterov: φ ← φ − η(ĝ + μv))  with  ĝ = g + ωφ;  the first step sets v = ĝ."""
+    """v ← μv + (1−τ)ĝ,  φ ← φ − ηv  (Nesterov: φ ← φ − η(ĝ + μv))  with  ĝ = g + ωφ;  the first step sets v = ĝ.
+
+    Where μ is the number 0, v = ĝ too, as torch.optim has it for a group without momentum.
+    """
 
     lr: Rate
     momentum: Rate = 0.0
@@ -85,7 +88,7 @@ class SGD:
         for lr, momentum, weight_decay in rates:
             d = g + weight_decay * p
             if self._remembers:
-                still = not memory or (is_number(momentum) and momentum == 0)  # torch.optim dampens none of these
+                still = not memory or (is_number(momentum) and momentum == 0)
                 v = d if still else momentum * memory[0] + (1 - self.dampening) * d
                 d, memory = d + momentum * v if self.nesterov else v, [v]
             p = p - lr * d

@@ -3,11 +3,9 @@
 from typing import Any
 
 from metastep.errors import MetastepError
+from metastep.trees import tree_leaves
 
-
-def require_shown(meta: Any) -> None:
-    if isinstance(meta, Hidden):
-        raise meta.refusal()
+_USES = "iter len bool float neg add radd sub rsub mul rmul truediv rtruediv pow rpow matmul rmatmul lt le gt ge"
 
 
 class Hidden:
@@ -24,10 +22,23 @@ class Hidden:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise next(arg for arg in args if isinstance(arg, cls)).refusal()
+        raise next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls)).refusal()
 
     def refusal(self) -> MetastepError:
         return MetastepError(
             f"{self._method} needs θ to act through φ's start alone, but a window's loss computes with it: it knows "
             "nothing of ∂²L/∂θ∂φ, so it cannot learn this θ. Use multi_step, maml, hf_maml or ggs_maml, which do."
         )
+
+
+def require_shown(meta: Any) -> None:
+    if isinstance(meta, Hidden):
+        raise meta.refusal()
+
+
+def _refused(hidden: Hidden, *others: Any) -> Any:
+    raise hidden.refusal()
+
+
+for _use in _USES.split():
+    setattr(Hidden, f"__{_use}__", _refused)

@@ -31,7 +31,8 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         )
     recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}  # what is written there is let go of
+    # What is written into a buffer is let go of.
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, {**buffers, **params}, inputs)
 

@@ -1,13 +1,12 @@
 """Randomness that can be drawn again: the sweep returns to a window and must see the same noise."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from metastep.errors import MetastepError
 
@@ -52,28 +51,13 @@ class NoiseError(MetastepError, RuntimeError):
     """So that who records a step calls it as it is, as where a recording fails otherwise"""
 
 
-class _NoNoise(TorchFunctionMode):
+class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What is recorded draws its numbers in every look at a window anew, so that none may be drawn"""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in _DRAW or (function in _DRAW_IN_TRAINING and _trains(*args, **(kwargs or {}))):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in function.tags:
             raise NoiseError("a loss or a module draws random numbers, which a recorded sweep cannot draw again")
         return function(*args, **(kwargs or {}))
-
-
-_DRAWN = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "random", "uniform")
-_DRAW = frozenset(
-    [getattr(torch.Tensor, f"{name}_") for name in _DRAWN]
-    + [getattr(torch, name) for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like")]
-    + [torch.bernoulli, torch.multinomial, torch.normal, torch.poisson, torch.Tensor.multinomial, F.gumbel_softmax]
-)
-_DRAW_IN_TRAINING = frozenset(
-    [F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout]
-)
-
-
-def _trains(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
-    return training and p > 0
 
 
 def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,10 +65,10 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
     first: list[Generators | None] = []  # None: it drew nothing
 
     def call(*args: Any) -> Any:
-        if is_recorded():
-            with nullcontext() if torch.compiler.is_compiling() else _NoNoise():  # dynamo does not see what it asks
+        if is_recorded() and not torch.compiler.is_compiling():  # dynamo knows no such modes
+            with _NoNoise():  # type: ignore[no-untyped-call]
                 return function(*args)
-        if first == [None]:
+        if is_recorded() or first == [None]:
             return function(*args)
         now = generators()
         if first and first[0]:
@@ -97,16 +81,17 @@ def replayed(function: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 first.append(now if drawn_since(now) else None)
 
+    call.is_replayed = True  # type: ignore[attr-defined]
     return call
 
 
 def fixed(windows: list[Any]) -> list[Any]:
     """Each window draws its noise once: dropout has one mask, however often the sweep returns to the window.
 
-    A loss that brings its own derivatives draws none.
+    A loss that brings its own derivatives draws none; one that is replayed already stays as it is.
     """
-    plain = (not any(hasattr(w.loss, name) for name in ("gradient_by_hand", "product_by_hand")) for w in windows)
-    return [w._replace(loss=replayed(w.loss)) if is_plain else w for w, is_plain in zip(windows, plain, strict=True)]
+    settled = ("gradient_by_hand", "product_by_hand", "is_replayed")
+    return [w if any(hasattr(w.loss, n) for n in settled) else w._replace(loss=replayed(w.loss)) for w in windows]
 
 
 def refused(function: Callable[..., Any], what: str) -> Callable[..., Any]:

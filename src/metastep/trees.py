@@ -62,8 +62,8 @@ def zeros_like(tree: Tree) -> Tree:
 
 
 def normal_like(tree: Tree) -> Tree:
-    """Independent standard normal numbers in the shape of `tree`"""
-    return tree_map(torch.randn_like, tree)
+    """Independent standard normal numbers in the shape of `tree`; of a complex one, for both parts"""
+    return tree_map(lambda x: 2**0.5 * torch.randn_like(x) if x.is_complex() else torch.randn_like(x), tree)
 
 
 def hollow_like(tree: Tree) -> Tree:

@@ -62,6 +62,13 @@ def test_exact_steps_are_those_of_a_method_without_windows() -> None:
     assert exact.accuracies != evaluate(learner, FEW).accuracies
 
 
+def test_weights_of_windows_are_of_training_alone() -> None:
+    method = MethodConfig("maml_pp", window=2, weights=(0.5, 0.5))
+    learner = Learner.fresh(replace(TINY, method=method))
+    for request in (replace(FEW, exact_steps=True), replace(FEW, steps=(3, 1))):
+        assert evaluate(learner, request).episodes == FEW.episodes
+
+
 def test_every_method_sees_the_same_episodes() -> None:
     learner = fresh()
     first_order = replace(learner, config=replace(TINY, seed=99, method=MethodConfig("fo_maml", window=2)))

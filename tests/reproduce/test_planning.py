@@ -61,6 +61,7 @@ SHORT = replace(transfer("stl10-sgd-scratch", 60.0), iterations=100)
         (judged("X19", ("cifar100",), 3), judged("X19", ("cifar100", "stl10"), 3), True),  # of fewer iterations
         (judged("X19", ("stl10", "cifar100"), 3), judged("X19", ("stl10",), 3), False),
         (judged("T2.2", ("stl10",), 1), judged("T2.2", ("stl10",), 3), True),
+        (judged("X5", (), 3, stands_in=True), judged("X5", ("bird",), 2), True),  # on the paper's own data
         (judged("T2.2", ("stl10",), 1), content_of(REGISTER["T2.2"], Finding("short", outcomes=(SHORT,) * 3)), False),
         (judged("T2.2", ("stl10",), 1), content_of(REGISTER["T2.2"], Finding("not run")), False),
     ],

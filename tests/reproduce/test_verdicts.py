@@ -201,7 +201,7 @@ def test_x15_looks_at_how_gradients_change(end: float, verdict: str) -> None:
     evidence = known(transfer(preset, 78), replace(transfer(preset, 77, seed=1), gradient_differences=looks))
     found = gradients_settle(evidence, (preset,))
     assert (found.verdict, [each.seed for each in found.outcomes]) == (verdict, [1])
-    others = tuple((epoch, 2.0) for epoch, _ in looks)  # a seed whose gradients never settle
+    others = tuple((epoch, 2.0) for epoch, _ in looks[::2])  # a seed whose gradients never settle, seen less often
     both = known(*evidence.outcomes(preset), replace(transfer(preset, 77, seed=2), gradient_differences=others))
     assert gradients_settle(both, (preset,)).verdict == "not reproduced"
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import metastep as ms
 from metastep.dynamics import State
 from metastep.memory import peak_bytes
+from metastep.transfer import lookahead
 from metastep.transfer.features import Tapped, tap
 from metastep.transfer.iteration import Method, TransferState, initial_state, iteration
 from metastep.transfer.networks import Guidance, guidance
@@ -186,6 +187,15 @@ def test_work_of_an_iteration(name: str, products: int, gradients: int) -> None:
     with ms.counting() as counts:
         trained(METHODS[name], target, guided, [0.1])
     assert (counts.products, counts.gradients) == (products, gradients)
+
+
+def test_the_first_window_is_asked_for_its_mixed_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    for name in ("mixed", "exact"):
+        product = getattr(lookahead, name)
+        monkeypatch.setattr(lookahead, name, lambda *a, n=name, p=product: asked.append(n) or p(*a))
+    trained(METHODS["T=2"], *parts(), [0.1])
+    assert asked == ["exact", "exact", "mixed"]  # from the last window to the first
 
 
 def test_memory_is_flat_in_the_steps() -> None:

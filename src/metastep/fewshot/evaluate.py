@@ -94,7 +94,8 @@ def with_steps(learner: Learner, steps: int | tuple[int, ...] | None, exact: boo
     if exact:
         steps = steps if isinstance(steps, int) else sum(steps)
     window = None if exact or not isinstance(steps, int) else config.method.window
-    config = replace(config, method=replace(config.method, window=window), test=replace(config.test, steps=steps))
+    method = replace(config.method, window=window, weights=None)  # weights are of the windows of training
+    config = replace(config, method=method, test=replace(config.test, steps=steps))
     return replace(learner, config=config)
 
 

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from metastep.errors import MetastepError, first_line
-from metastep.modules import evaluation_mode
 from metastep.nets.registry import Builder
 
 
@@ -28,8 +27,7 @@ def require_answers(net: nn.Module, name: str, shape: tuple[int, int, int], clas
     """Called once on pictures of this shape; parameters of lazy layers are made by this"""
     cannot = f"net {name!r} cannot be used on pictures of {'×'.join(map(str, shape))}"
     try:
-        with evaluation_mode(net):
-            answer = net(torch.zeros(2, *shape))
+        answer = net(torch.zeros(2, *shape))
     except Exception as error:
         raise MetastepError(f"{cannot}: {first_line(error)} ({type(error).__name__}). Repair that module.") from error
     if not isinstance(answer, torch.Tensor) or answer.shape != (2, classes):

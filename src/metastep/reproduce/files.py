@@ -53,10 +53,10 @@ def write(folder: Path, content: Content, anyway: bool = False) -> bool:
     return True
 
 
-def _weight(content: Content) -> tuple[bool, bool, int, int]:
-    """Judged at all; by whole runs, or by longer ones; by how many of them"""
-    whole = SHORTENED not in content["note"]
-    return is_judged(content), whole, 0 if whole else content["iterations"] or 0, len(content["seconds"] or ())
+def _weight(content: Content) -> tuple[bool, bool, bool, int, int]:
+    """Judged at all; on the paper's own data; by whole runs, or by longer ones; by how many of them"""
+    whole, own = SHORTENED not in content["note"], not stands_in(content)
+    return is_judged(content), own, whole, 0 if whole else content["iterations"] or 0, len(content["seconds"] or ())
 
 
 def is_judged(content: Content | None) -> bool:

@@ -1,6 +1,7 @@
 """Claims that compare ways of transfer, by means over seeds. Presets are in the order of the register."""
 
 import statistics
+from collections.abc import Sequence
 
 from metastep.reproduce.cells import LEAST
 from metastep.reproduce.claims import Finding, Judge, Presets, holds
@@ -89,15 +90,20 @@ def gradients_settle(evidence: Evidence, presets: Presets) -> Finding:
     outcomes = tuple(each for each in evidence.outcomes(preset) if each.gradient_differences)
     if not outcomes:
         raise MissingError(f"{preset} did not look at its gradients: run it with `metastep reproduce`.")
-    by_seed = zip(*(each.gradient_differences for each in outcomes), strict=True)
-    looks = [(each[0][0], statistics.fmean(difference for _, difference in each)) for each in by_seed]
-    last = max(epoch for epoch, _ in looks)
-    first = looks[0][1]
-    early = statistics.fmean(d for epoch, d in looks if epoch <= EARLY * last)
-    settled = statistics.fmean(d for epoch, d in looks if epoch > SETTLED * last)
-    after = statistics.fmean(d for epoch, d in looks if EARLY * last < epoch <= 2 * EARLY * last)
+    parts = [parts_of(each.gradient_differences) for each in outcomes]
+    first, early, after, settled = (statistics.fmean(column) for column in zip(*parts, strict=True))
     note = (
         f"‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖ of the transfer loss: {first:.3f} in the first iteration, mean {early:.3f} in "
         f"the first tenth of training, {after:.3f} in the second, {settled:.3f} in its last half."
     )
     return Finding(holds(settled < 0.1 * first and after < 0.5 * first), round(settled, 4), None, note, outcomes)
+
+
+def parts_of(looks: Sequence[tuple[float, float]]) -> tuple[float, float, float, float]:
+    """The first look; the means of the first tenth of training, of its second, and of its last half"""
+    last = max(epoch for epoch, _ in looks)
+
+    def mean(after: float, until: float) -> float:
+        return statistics.fmean(difference for epoch, difference in looks if after * last < epoch <= until * last)
+
+    return looks[0][1], mean(-1, EARLY), mean(EARLY, 2 * EARLY), mean(SETTLED, 1)

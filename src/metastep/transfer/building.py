@@ -12,7 +12,7 @@ from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.engine import Unit, unit
 from metastep.errors import MetastepError
-from metastep.modules import draws_noise
+from metastep.modules import draws_noise, evaluation_mode
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.nets.making import made, require_answers
 from metastep.runs.device import prepare_device
@@ -149,7 +149,8 @@ def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:
     with seeded(seed):
         net = made(name, load_net(name, CLASSIFIERS), ways=classes, channels=channels, size=size)
         if name not in CLASSIFIERS:
-            require_answers(net, name, (channels, size, size), classes)
+            with evaluation_mode(net):  # running statistics stay as they are
+                require_answers(net, name, (channels, size, size), classes)
     return net
 
 
