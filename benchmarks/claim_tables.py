@@ -1,10 +1,13 @@
 """docs/results.md: the claims of the paper and what was found, and figures where there is something to draw."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import results, training
-from metastep.reproduce import keeping, page
+from metastep.reproduce import files, keeping, page
+from metastep.reproduce.cells import OMNIGLOT, Printed, few_shot_verdict
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.fewshot_costs import bench_files, more_steps
 from metastep.reproduce.figures import ABLATIONS, draw_ablations, draw_costs, draw_epochs, draw_gradient_differences
@@ -33,6 +36,21 @@ def few_shot(name: str) -> Iterator[str]:
 def claims(name: str) -> Iterator[str]:
     """`name` is claims/TABLE"""
     yield from page.rows(name.partition("/")[2], CLAIMS)
+
+
+def unturned(name: str) -> Iterator[str]:
+    """What the verdicts on Omniglot would be with test classes as they are"""
+    del name
+    turned, alone = Counter[str](), Counter[str]()
+    for claim in (each for each in REGISTER.values() if each.table == "T4"):
+        content = files.read(CLAIMS, claim.id)
+        if content and (seen := re.search(r"as they are: (\d+\.\d+)±(\d+\.\d+)", content["note"])):
+            printed = Printed(*map(float, claim.paper.split("±")))
+            turned[content["verdict"]] += 1
+            alone[few_shot_verdict(float(seen[1]), float(seen[2]), printed, OMNIGLOT)] += 1
+    first, second = (", ".join(f"{of[v]} {v}" for v in ("better", "reproduced", "short")) for of in (turned, alone))
+    yield f"Of {turned.total()} cells with turned test classes: {first}."
+    yield f"The same learners on classes as they are: {second}."
 
 
 def figures(name: str) -> Iterator[str]:

@@ -153,6 +153,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "claims/summary": claim_tables.summary,
     "claims/few-shot": claim_tables.few_shot,
     "claims/figures": claim_tables.figures,
+    "claims/unturned": claim_tables.unturned,
     **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
     **{f"learners/{name}": learner for name in shipped()},
 }

@@ -326,3 +326,83 @@ def test_a_stop_in_the_middle_of_a_derivative_is_a_stop() -> None:
     net = nn.Linear(3, 2, dtype=torch.float64)
     with pytest.raises(KeyboardInterrupt):
         ms.maml(ms.few_shot(net, stopped), SGD, 2)(ms.parameters_of(net), one(regression()))
+
+
+def drawn_rule(params: Any, memory: Any, grad: Any, meta: Any, t: int) -> Any:
+    return params - 0.1 * torch.bernoulli(torch.full_like(grad, 0.5)) * grad, memory
+
+
+@pytest.mark.parametrize(
+    "dynamics", [ms.StepFunction(drawn_rule), ms.SGD(lambda meta, step: 0.1 * torch.rand((), dtype=torch.float64))]
+)
+def test_an_optimizer_that_draws_is_refused(dynamics: Any) -> None:
+    problem = ms.Problem(
+        lambda meta, task: meta,
+        ms.every_window(lambda w, meta, batch: squared(w, batch)),
+        lambda w, meta, task: squared(w, task.query),
+    )
+    with pytest.raises(ms.MetastepError, match="an inner optimizer, or a rate of it, draws random numbers"):
+        ms.maml(problem, dynamics, 2)(torch.ones(3, dtype=torch.float64), one(regression()))
+
+
+def test_a_start_that_draws_pulls_nowhere() -> None:
+    problem = ms.Problem(
+        lambda meta, task: torch.randn(3, dtype=torch.float64),
+        ms.every_window(lambda w, meta, batch: 0 * w.sum()),
+        lambda w, meta, task: squared(w, task.query),
+    )
+    with pytest.raises(ms.MetastepError, match="the start of a problem draws"):
+        ms.imaml(problem, SGD, 2).adapt(torch.ones(3, dtype=torch.float64), one(regression()))
+
+
+def test_methods_are_compared_under_the_same_noise() -> None:
+    net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).double()
+    method = ms.maml(ms.few_shot(net, F.mse_loss), SGD, 3)
+    rows = ms.compare({"one": method, "the same": method}, ms.parameters_of(net), regression(), repeats=2)
+    assert [row.cosine for row in rows] == pytest.approx([1, 1])
+    assert [row.relative_error for row in rows] == pytest.approx([0, 0], abs=1e-12)
+
+
+def test_a_rate_that_requires_grad_is_not_held_in_silence() -> None:
+    with pytest.raises(ms.MetastepError, match=r"lr requires grad.*lambda meta, step"):
+        ms.SGD(torch.tensor(0.1, requires_grad=True))
+
+
+def test_adams_count_has_the_precision_of_its_parameters() -> None:
+    adam, params = ms.Adam(0.1), torch.ones(3, dtype=torch.float64)
+    state = adam.advance(adam.init(params), params, None, 2)
+    counted = state._replace(step=torch.tensor(2))
+    torch.testing.assert_close(
+        adam.advance(counted, params, None, 3).params, adam.advance(state, params, None, 3).params, rtol=1e-14, atol=0
+    )
+
+
+def test_an_inner_loop_goes_on_from_its_end() -> None:
+    def problem(start: Any) -> ms.Problem:
+        return ms.Problem(
+            start,
+            ms.every_window(lambda w, meta, batch: squared(w, batch) + (meta * w.square()).sum()),
+            lambda w, meta, task: squared(w, task.query),
+        )
+
+    meta, task = torch.full((3,), 0.1, dtype=torch.float64, requires_grad=True), one(regression())
+    adam = ms.Adam(0.1)
+    fresh = problem(lambda meta, task: torch.ones(3, dtype=torch.float64))
+    half = ms.maml(fresh, adam, 3).end(meta, task)
+    assert not any(leaf.requires_grad for leaf in (half.params, *half.memory))
+    whole, rest = ms.maml(fresh, adam, 6).end(meta, task), ms.maml(problem(lambda *_: half), adam, 3).end(meta, task)
+    torch.testing.assert_close(rest, whole, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (lambda params: {"count": 0}, "a leaf that is int"),
+        (lambda params: torch.zeros(1, dtype=torch.int64), "a leaf that is torch.int64"),
+        (lambda: (), r"is called with \(params\)"),
+        ({"moment": torch.zeros(3)}, "the memory of a StepFunction"),
+    ],
+)
+def test_memory_of_ones_own_optimizer(memory: Any, message: str) -> None:
+    with pytest.raises(ms.MetastepError, match=message):
+        ms.StepFunction(drawn_rule, memory).init(torch.ones(3))

@@ -58,12 +58,23 @@ def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
             f"the step of a StepFunction returned a {type(moved).__name__}: it must return (params, memory), where "
             "memory is () if there is none."
         )
-    params, memory = moved
+    params, memory = moved[0], require_memory(moved[1])
     alike = (tree_flatten(params)[1], shapes(params)) == (tree_flatten(before)[1], shapes(before))
     found = None if alike else difference(before, params, "φ before it", "φ after it")
     if found:
         raise MetastepError(f"the step of a StepFunction changed φ: {found}. Return every parameter of params.")
     return params, memory
+
+
+def require_memory(memory: Any) -> Tree:
+    for leaf in tree_leaves(memory):
+        if not (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())):
+            kind = str(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            raise MetastepError(
+                f"the memory of a StepFunction has a leaf that is {kind}: it must be a tree of floating-point tensors, "
+                "or () where there is none. Steps are counted by t."
+            )
+    return memory
 
 
 def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:

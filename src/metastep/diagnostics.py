@@ -15,6 +15,7 @@ from metastep.errors import MetastepError
 from metastep.estimators import Estimate, Estimator
 from metastep.explain import explained
 from metastep.memory import peak_bytes
+from metastep.noise import Generators, generators, set_generators
 from metastep.tasks import over_tasks, stack
 from metastep.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
 from metastep.windows import Problem, Steps, inner_loop, task_gradient
@@ -82,17 +83,26 @@ def compare(
     if reference not in methods:
         raise MetastepError(f"the reference '{reference}' is not among the methods: {', '.join(methods)}.")
     tasks = stack(tasks) if isinstance(tasks, list) else tasks
+    drawn = generators()
     exact = _double(over_tasks(methods[reference], chunk_size)(meta, tasks).grad)
-    return [_against(exact, name, method, meta, tasks, chunk_size, repeats) for name, method in methods.items()]
+    return [_against(exact, drawn, name, method, meta, tasks, chunk_size, repeats) for name, method in methods.items()]
 
 
 def _against(
-    exact: Tree, name: str, method: Estimator, meta: Tree, tasks: Any, chunk_size: int | None, repeats: int
+    exact: Tree,
+    drawn: Generators,
+    name: str,
+    method: Estimator,
+    meta: Tree,
+    tasks: Any,
+    chunk_size: int | None,
+    repeats: int,
 ) -> Comparison:
     step = over_tasks(method, chunk_size)
     with counting() as counts:
         method(meta, map_tree(lambda x: x[0], tasks))
     seconds = min(_seconds(step, meta, tasks) for _ in range(repeats))
+    set_generators(drawn)  # what draws random numbers has those of the reference, as far as it draws as many
     estimate, peak = peak_bytes(lambda: step(meta, tasks), tree_leaves(meta)[0].device)
     grad = _double(estimate.grad)
     return Comparison(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from metastep.checks import kept_in_shape, require_moved, require_takes
+from metastep.checks import kept_in_shape, require_memory, require_moved, require_takes
 from metastep.errors import MetastepError
 from metastep.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
 from metastep.trees import Tree, alike, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
@@ -121,7 +121,7 @@ class Adam:
             p, d = (p - lr * weight_decay * p, g) if self.decoupled_weight_decay else (p, g + weight_decay * p)
             m = b1 * m + (1 - b1) * d
             v = b2 * v + (1 - b2) * d * d
-            k = step + i + 1
+            k = in_precision_of(v, step + i + 1)
             p = p - lr * (m / (1 - b1**k)) / (root(v / (1 - b2**k)) + self.eps)
         return p, [m, v]
 
@@ -173,9 +173,10 @@ class StepFunction:
 
     def __post_init__(self) -> None:
         require_takes(self.step, "the step of a StepFunction", "params, memory, grad, meta, t")
+        require_takes(self.memory, "the memory of a StepFunction", "params", "Give a function of φ.")
 
     def init(self, params: Tree) -> State:
-        return State(params, self.memory(params))
+        return State(params, require_memory(self.memory(params)))
 
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         for _ in range(steps):
@@ -219,6 +220,11 @@ def _combination(terms: list[tuple[Tensor, float]]) -> Tensor:
     for tensor, coefficient in rest:
         total = torch.add(total, tensor, alpha=coefficient)
     return total
+
+
+def in_precision_of(v: Tensor, step: Any) -> Any:
+    """A count of steps; of a whole number in a tensor, powers would be float32"""
+    return step.to(v.dtype) if isinstance(step, Tensor) else step
 
 
 def root(v: Tensor) -> Tensor:

@@ -49,8 +49,12 @@ class Estimator(NamedTuple):
 
     def adapt(self, meta: Tree, task: Any) -> Tree:
         """φ at the end of the inner loop: θ adapted to `task`, of which only the support is looked at."""
+        return self.end(meta, task).params
+
+    def end(self, meta: Tree, task: Any) -> State:
+        """The same with the optimizer's memory, for an inner loop that goes on from there."""
         with torch.no_grad(), explained(meta):
-            return self.loop.adapt(meta, task).params
+            return self.loop.adapt(meta, task)
 
 
 class Adjoint(NamedTuple):
@@ -118,7 +122,8 @@ def pull_window(
         after = loop.dynamics.advance(State(params, memory, state.step), grad, meta, window.steps)
         return after.params, after.memory
 
-    pull = vjp(advance, state.params, state.memory, passage.grad, meta)[1]
+    once = noise.refused(advance, "an inner optimizer, or a rate of it,")
+    pull = vjp(once, state.params, state.memory, passage.grad, meta)[1]
     d_params, d_memory, d_grad, d_rates = pull((adjoint.params, adjoint.memory))
     h, c = curvature(window, state.params, meta, d_grad)
     return Adjoint(add(d_params, h), d_memory, add(add(adjoint.meta, d_rates), c))

@@ -40,6 +40,11 @@ _REMEDIES = (
         f"Write it with tensors alone, such as torch.where. {_ONE_BY_ONE}",
     ),
     (
+        re.compile(r"vmap: (?P<op>Cannot ask for different inplace randomness)"),
+        f"random numbers are drawn in a tensor that is the same for all tasks ({{op}}). {_MAPPED} "
+        f"Draw them beforehand, and put them into the task. {_ONE_BY_ONE}",
+    ),
+    (
         re.compile(r"vmap: .*dynamic shape.*batch over (?P<op>[^.]+)"),
         f"{{op}} gives a shape that depends on values. {_MAPPED} "
         f"Write it without, such as by torch.where. {_ONE_BY_ONE}",
@@ -52,7 +57,8 @@ _REMEDIES = (
     (
         re.compile(r"(?P<op>Cannot access data pointer) of Tensor that doesn't have storage"),
         "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() does, where no derivative can follow. "
-        "Write it with functions of torch, or measure what metastep.apply(module, method.adapt(meta, task), x) gives.",
+        "Write it with functions of torch; or measure what metastep.apply(module, method.adapt(meta, task), x) gives, "
+        "and put what is collected with it into the task.",
     ),
     (
         re.compile(r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list)\b"),

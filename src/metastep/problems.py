@@ -12,6 +12,7 @@ from metastep.checks import require_few_shot, require_problem, require_windows
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable, theta_of
+from metastep.noise import refused
 from metastep.rates import require_rates
 from metastep.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
 from metastep.windows import Loss, Problem, Window
@@ -30,7 +31,8 @@ def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
         if len(task.support) != len(lengths):
             raise MetastepError(
-                f"{len(task.support)} support batches for {len(lengths)} windows: give each window its own batch."
+                f"{len(task.support)} support batches for {len(lengths)} windows: give each window its own, in a list "
+                "of batches such as (x, y)."
             )
         return [Window(loss, batch, n) for batch, n in zip(task.support, lengths, strict=True)]
 
@@ -160,8 +162,7 @@ def proximal(problem: Problem, strength: float) -> Problem:
         raise MetastepError(f"strength = {strength}: the proximal term must pull, so it must be above 0.")
 
     def pulled(loss: Loss, task: Any) -> Loss:
-        def start(meta: Tree) -> Tree:
-            return _params(problem.start(meta, task))
+        start = refused(lambda meta: _params(problem.start(meta, task)), "the start of a problem")
 
         def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
             away = subtract(params, start(meta))

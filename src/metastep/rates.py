@@ -27,6 +27,11 @@ def rate_at(rate: Rate, meta: Tree, step: int) -> Rate:
 def require_rates(**rates: Rate) -> None:
     for name, rate in rates.items():
         for leaf in [] if callable(rate) else tree_leaves(rate):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                raise MetastepError(
+                    f"{name} requires grad, but a tensor given as a rate is a constant. Where it is learned, put it "
+                    'into meta and give a function of it, such as lambda meta, step: meta["lr"]; else detach it.'
+                )
             if not _is_rate(leaf):
                 raise MetastepError(
                     f"{name} = {leaf!r} is not a rate: it must be a number or a tensor, finite and not negative. "

@@ -10,7 +10,7 @@ from scipy.stats import ttest_ind
 
 from metastep.errors import MetastepError
 from metastep.reproduce import fewshot_costs, transfer_costs
-from metastep.reproduce.cells import Printed, few_shot_verdict, transfer_verdict
+from metastep.reproduce.cells import MINI_IMAGENET, OMNIGLOT, Printed, few_shot_verdict, transfer_verdict
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.differences import Difference, over_seeds, paired
 from metastep.reproduce.evidence import Evidence, MissingError
@@ -36,7 +36,12 @@ def judged(id: str, evidence: Evidence, stands_in: bool = False) -> Finding:
      (98.0, 2.0, "short")],
 )  # fmt: skip
 def test_a_few_shot_cell(value: float, interval: float, verdict: str) -> None:
-    assert few_shot_verdict(value, interval, 99.1, 0.5) == verdict
+    assert few_shot_verdict(value, interval, Printed(99.1, 0.77), OMNIGLOT) == verdict
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(62.6, "better"), (62.5, "reproduced")])
+def test_intervals_that_can_be_are_counted(value: float, verdict: str) -> None:
+    assert few_shot_verdict(value, 0.73, Printed(61.57, 0.68), MINI_IMAGENET) == verdict  # ± 1.00 together
 
 
 def test_mini_imagenet_may_be_a_point_below() -> None:

@@ -1,5 +1,6 @@
 """Claims that are one cell of a table: an accuracy, of a few-shot learner or of a target net over seeds."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +14,17 @@ from metastep.reproduce.claims import Finding, Judge, Presets, Verdict
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.outcomes import Outcome
 
-OMNIGLOT, MINI_IMAGENET = 0.5, 1.0  # points that a few-shot accuracy may lie below the paper's
+
+class Rule(NamedTuple):
+    """How a few-shot accuracy is held against the paper's"""
+
+    below: float
+    """Points that it may lie below"""
+    intervals: bool
+    """Whether those that the paper prints are such as its episodes can give"""
+
+
+OMNIGLOT, MINI_IMAGENET = Rule(0.5, intervals=False), Rule(1.0, intervals=True)
 LEAST = 1.0  # the same for a mean of seeds; the paper's own deviation, where that is larger
 
 
@@ -24,22 +35,23 @@ class Printed(NamedTuple):
     deviation: float
 
 
-def few_shot(printed: Printed, margin: float) -> Judge:
+def few_shot(printed: Printed, rule: Rule) -> Judge:
     def judge(evidence: Evidence, presets: Presets) -> Finding:
         (preset,) = presets
         outcomes = evidence.outcomes(preset)
         found = mean(by_episode(outcomes))
-        verdict = few_shot_verdict(found.mean, found.interval, printed.accuracy, margin)
+        verdict = few_shot_verdict(*found, printed, rule)
         note = " ".join(filter(None, (_lost(outcomes), _unturned(outcomes))))
         return Finding(verdict, round(found.mean, 2), round(found.interval, 2), note, outcomes)
 
     return judge
 
 
-def few_shot_verdict(value: float, interval: float, paper: float, margin: float) -> Verdict:
-    if value - interval > paper:
+def few_shot_verdict(value: float, interval: float, printed: Printed, rule: Rule) -> Verdict:
+    gain = value - printed.accuracy
+    if gain > math.hypot(interval, printed.deviation if rule.intervals else 0.0):
         return "better"
-    return "short" if value < paper - margin else "reproduced"
+    return "short" if gain < -rule.below else "reproduced"
 
 
 def by_episode(outcomes: Sequence[Outcome]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for every method."""
+"""Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for all of one setting."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

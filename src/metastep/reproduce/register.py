@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from metastep.reproduce import cells, comparing, fewshot_costs, numeric, transfer_comparing, transfer_costs
-from metastep.reproduce.cells import Printed
+from metastep.reproduce.cells import Printed, Rule
 from metastep.reproduce.claims import Claim, Judge, quoted
 from metastep.transfer.presets import METHODS, TARGETS
 
@@ -28,7 +28,7 @@ TRANSFER: dict[str, tuple[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 # What the paper calls a row; our preset, or why there is none; accuracy and half interval in every setting.
-FEW_SHOT: dict[str, tuple[tuple[str, ...], float, tuple[tuple[str, str, str], ...]]] = {
+FEW_SHOT: dict[str, tuple[tuple[str, ...], Rule, tuple[tuple[str, str, str], ...]]] = {
     "T4": (OMNIGLOT, cells.OMNIGLOT, (
         ("MAML, as cited", "", "98.7 0.4, 99.9 0.1, 95.8 0.3, 98.9 0.2"),
         ("FO-MAML, as cited (numbers of Nichol et al.)", "", "98.3 0.5, 99.2 0.2, 89.4 0.5, 97.9 0.1"),
@@ -67,7 +67,7 @@ def _transfer() -> Iterator[Claim]:
 
 
 def _few_shot() -> Iterator[Claim]:
-    for table, (settings, margin, rows) in FEW_SHOT.items():
+    for table, (settings, rule, rows) in FEW_SHOT.items():
         places = [
             (row, setting, cell) for row in rows for setting, cell in zip(settings, row[2].split(", "), strict=True)
         ]
@@ -76,7 +76,7 @@ def _few_shot() -> Iterator[Claim]:
             if method in QUOTED:
                 yield Claim(id, text, shown(cell), quoted(QUOTED[method]))
             else:
-                yield Claim(id, text, shown(cell), cells.few_shot(numbers(cell), margin), (f"{setting}-{method}",))
+                yield Claim(id, text, shown(cell), cells.few_shot(numbers(cell), rule), (f"{setting}-{method}",))
 
 
 def shown(cell: str) -> str:
