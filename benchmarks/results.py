@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from metastep.bench import results as files
-from metastep.runs.commit import CHANGED, commit
+from metastep.runs.commit import CHANGED
 from metastep.runs.device import device_for, device_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,8 +33,8 @@ def _device() -> str:
 
 def provenance(command: str) -> dict[str, Any]:
     device = device_for("auto")
-    about = files.provenance(command, device_name(device))
-    return about | {"commit": commit(ROOT / "benchmarks"), "threads": torch.get_num_threads()}
+    about = files.provenance(command, device_name(device), folders=[ROOT / "benchmarks"])
+    return about | {"threads": torch.get_num_threads()}
 
 
 def read(name: str) -> dict[str, Any]:

@@ -49,9 +49,8 @@ def thinned(rows: Sequence[dict[str, Any]]) -> Iterator[Point]:
 
 def settings(folder: Path = FOLDER) -> dict[str, dict[str, dict[str, list[Point]]]]:
     """Data -> setting -> method -> curve, of all few-shot runs that are kept, in the order of the presets"""
-    kept = {
-        path.stem.rpartition("-")[0]: path for path in sorted(folder.glob("*.json"), reverse=True)
-    }  # the first seed
+    paths = sorted(folder.glob("*.json"), reverse=True)  # so that of several seeds the first one stays
+    kept = {path.stem.rpartition("-")[0]: path for path in paths}
     found: dict[str, dict[str, dict[str, list[Point]]]] = {}
     for preset in (name for name in PRESETS if name in kept):
         data, setting, method = preset.split("-")

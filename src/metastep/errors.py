@@ -1,5 +1,6 @@
 """What metastep raises: one message with the input, the reason and the remedy."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -32,3 +33,16 @@ def how_many(number: int, thing: str, things: str = "") -> str:
 def first_line(error: Exception) -> str:
     """What others raised, cut to fit into a line of ours"""
     return str(error).strip().split("\n")[0]
+
+
+_ROOM = "Make room on that disk, then call it again"
+_RIGHTS = "Choose a folder that you can write to, or change its permissions"
+_REMEDIES = {
+    errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM,
+    errno.EROFS: _RIGHTS, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS,
+}  # fmt: skip
+
+
+def remedy_of(error: Exception, otherwise: str) -> str:
+    """What helps where the system refuses to write"""
+    return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)

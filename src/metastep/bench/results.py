@@ -36,11 +36,11 @@ def case_of(row: Row) -> Case:
     return Case(**{name: row[name] for name in Case.__dataclass_fields__ if name != "data"})
 
 
-def provenance(command: str, device: str, packages: Iterable[str] = ()) -> dict[str, Any]:
-    """What someone needs to make the numbers again"""
+def provenance(command: str, device: str, packages: Iterable[str] = (), folders: Iterable[Path] = ()) -> dict[str, Any]:
+    """What someone needs to make the numbers again; folders: with code that has its part in it, beside the package"""
     return {
         "command": command,
-        "commit": commit(),
+        "commit": commit(*folders),
         "device": device,
         "versions": {"python": platform.python_version(), "torch": torch.__version__} | _versions(packages),
     }

@@ -1,6 +1,5 @@
 """Image files of any kind as bytes of one size and channel number; damaged files are refused by name."""
 
-import errno
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +12,7 @@ from PIL.Image import Resampling
 from metastep.data.errors import DataError, problem
 from metastep.data.files import read_bytes
 from metastep.data.images import Pixels
+from metastep.errors import remedy_of
 
 # Formats that people keep pictures in. Not everything Pillow can open: EPS, for one, runs an interpreter.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000", "TGA", "ICO")
@@ -29,8 +29,7 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     try:
         picture.save(path)
     except (OSError, ValueError) as error:
-        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        remedy = "Make room on that disk" if full else "Name a .png file in a folder that exists"
+        remedy = remedy_of(error, "Name a .png file in a folder that exists")
         raise problem(path, f"cannot be written ({error})", remedy) from error
 
 

@@ -5,11 +5,12 @@ With these files claims are judged again, and seeds are added, where the runs th
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from metastep.errors import MetastepError
 from metastep.fewshot.config import TrainConfig
-from metastep.reproduce.outcomes import Outcome
+from metastep.reproduce.outcomes import Made, Outcome
 from metastep.runs import from_plain, to_plain
 from metastep.runs.files import explained, read_file, replace_file
 
@@ -19,12 +20,14 @@ FOLDER = "outcomes"  # in that of the claims
 def keep(folder: Path, name: str, outcome: Outcome) -> None:
     with explained(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"command": command(outcome), **to_plain(outcome)}, ensure_ascii=False) + "\n"
+    content = to_plain(outcome)
+    made = content.pop("made")  # says where and by what, as every file of results does at its beginning
+    text = json.dumps({"command": command(outcome), **made, **content}, ensure_ascii=False) + "\n"
     replace_file(folder / f"{name}-seed{outcome.seed}.json", text.encode())
 
 
 def command(outcome: Outcome) -> str:
-    """What makes such a run again; where and by which commit it was made, and how it was tested, is in the outcome"""
+    """What makes such a run again; how it was tested is in the outcome"""
     trains = "metastep train" if isinstance(outcome.config, TrainConfig) else "metastep transfer run"
     fewer = f" --iterations {outcome.iterations}" if outcome.iterations < outcome.full else ""
     how = f"--seed {outcome.seed} --precision {outcome.precision}{fewer}"
@@ -49,6 +52,7 @@ def read(path: Path) -> Outcome:
     try:
         content = json.loads(read_file(path))
         content.pop("command", None)  # for people
+        content["made"] = {field.name: content.pop(field.name) for field in fields(Made)}
         return from_plain(Outcome, content)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, KeyError) as error:
         raise MetastepError(f"{str(path)!r}: is no outcome of a run ({error}). Restore it, or remove it.") from error

@@ -1,19 +1,12 @@
 """Files that are there as a whole or not at all, and what to say when the system refuses."""
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from metastep.errors import remedy_of
 from metastep.runs.errors import RunError, problem
-
-_ROOM = "Make room on that disk, then call it again"
-_RIGHTS = "Choose a folder that you can write to, or change its permissions"
-_REMEDIES = {
-    errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM,
-    errno.EROFS: _RIGHTS, errno.EACCES: _RIGHTS, errno.EPERM: _RIGHTS,
-}  # fmt: skip
 
 
 @contextmanager
@@ -23,7 +16,7 @@ def explained(path: Path, doing: str, error: type[RunError] = RunError, kept: st
         yield
     except OSError as cause:
         reason = f"cannot be {doing} ({cause.strerror or cause}){kept}"
-        raise problem(error, path, reason, _REMEDIES.get(cause.errno or 0, "Check the path and the disk")) from cause
+        raise problem(error, path, reason, remedy_of(cause, "Check the path and the disk")) from cause
 
 
 def replace_file(path: Path, data: bytes, error: type[RunError] = RunError) -> None:
