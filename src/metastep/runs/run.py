@@ -119,8 +119,11 @@ class Run:
             raise problem(CheckpointError, self.folder, "has no checkpoint yet", remedy)
         return wanted if self.best.is_file() else "last"
 
+    def checkpoint(self, which: Which) -> Path:
+        return self.last if which == "last" else self.best
+
     def load(self, which: Which = "last") -> dict[str, Any]:
-        return checkpoints.load(self.last if which == "last" else self.best, STATE)
+        return checkpoints.load(self.checkpoint(which), STATE)
 
 
 def _is_litter(entry: Path) -> bool:

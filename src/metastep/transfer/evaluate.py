@@ -95,8 +95,8 @@ def evaluate(
         state, epoch = saved["state"], saved["trained"]["epoch"]
         params, buffers = state["target"]["params"]["target"], state["buffers"]
     except (KeyError, TypeError) as error:
-        path = run.last if taken == "last" else run.best
-        raise CheckpointError(f"{str(path)!r}: is no checkpoint of transfer training ({error}).") from error
+        where = str(run.checkpoint(taken))
+        raise CheckpointError(f"{where!r}: is no checkpoint of transfer training ({error}).") from error
 
     began = time.perf_counter()
     net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(place, dtype)
