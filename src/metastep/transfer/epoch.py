@@ -81,8 +81,8 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turn
         looking = parts.looking if parts.looking and k % config.gradient_difference == 0 else None
         state, metrics = (looking or parts.step)(state, (x.to(parts.dtype, memory_format=parts.layout), y), lr)
         if looking:
-            looks.append((k + 1, metrics.pop("gradient_difference").clone()))
-        sums = added(sums, metrics, len(y))
+            looks.append((k + 1, metrics["gradient_difference"].clone()))
+        sums = added(sums, {name: each for name, each in metrics.items() if name != "gradient_difference"}, len(y))
         at.batch += 1
         if at.batch % QUEUED == 0 or at.batch == len(parts.train) or loop.stop.requested:
             yield from loop.pause(at)
