@@ -1,7 +1,8 @@
 """How runs were trained, to be kept: python -m benchmarks.training runs/reproduce/*
 
 Of each finished few-shot run of `metastep reproduce` a thinned curve, results/runs/NAME.json, which `python -m
-benchmarks.claim_tables` draws; of transfer runs all that they measured after their epochs, results/runs/NAME.jsonl.
+benchmarks.claim_tables` draws; of transfer runs all that they measured after their epochs, results/runs/NAME.jsonl, to
+five digits.
 """
 
 import argparse
@@ -86,7 +87,12 @@ def of_few_shot(folder: Path) -> tuple[Path, str]:
 
 
 def of_transfer(folder: Path) -> tuple[Path, str]:
-    return FOLDER / f"{folder.name}.jsonl", Run(folder).metrics_path.read_text()
+    rows = map(json.dumps, map(rounded, read_metrics(Run(folder).metrics_path)))
+    return FOLDER / f"{folder.name}.jsonl", "".join(f"{row}\n" for row in rows)
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 if __name__ == "__main__":

@@ -35,11 +35,12 @@ def test_they_are_found_in_the_order_of_the_presets_and_drawn(tmp_path: Path) ->
     assert "omniglot-20w1s" in (tmp_path / "curves.svg").read_text()
 
 
-def test_of_transfer_all_that_was_measured_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_transfer_all_that_was_measured_is_kept_to_five_digits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "stl10-sgd-scratch-seed1"
     folder.mkdir()
-    rows = [{"step": 9, "kind": "train"}, {"step": 9, "kind": "validation", "test_accuracy": 0.7}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"step": 9, "kind": "train"}, {"step": 9, "kind": "validation", "test_accuracy": 0.7, "loss": 1.25}]
+    long = [row | ({"loss": 1.2500001} if "loss" in row else {}) for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in long))
     monkeypatch.setattr(training, "FOLDER", root / "results" / "runs")
     training.FOLDER.mkdir()
     monkeypatch.setattr(sys, "argv", ["training", str(folder)])

@@ -14,6 +14,7 @@ from metastep.bench.results import Row, case_of
 from metastep.reproduce.fewshot_costs import with_more_steps
 from metastep.reproduce.outcomes import Outcome
 from metastep.reproduce.transfer_costs import BySteps, Epochs, seconds_of_epoch
+from metastep.transfer.config import TransferConfig
 from metastep.transfer.presets import TARGETS
 
 TITLES = {
@@ -59,12 +60,18 @@ def draw_costs(bench: Path, picture: Path) -> list[str]:
 
 
 def draw_gradient_differences(run: Outcome, picture: Path) -> None:
-    """How the transfer gradient changes in a virtual step, over a run that looked"""
+    """How the transfer gradient changes in a virtual step, over a run that looked; and the rate of these steps"""
+    config = run.config
+    assert isinstance(config, TransferConfig)  # no others look
     with mpl.rc_context(STYLE):
         figure = Figure((5, 2.8), layout="constrained")
         axes = figure.subplots()
-        axes.plot(*zip(*run.gradient_differences, strict=True), color=COLOURS["maml"], linewidth=0.8)
-        axes.set(xlabel="epoch", ylabel="‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖")
+        epochs, changes = zip(*run.gradient_differences, strict=True)
+        axes.plot(epochs, changes, color=COLOURS["maml"], linewidth=0.8)
+        rates = [config.inner.rate(int(epoch), config.epochs) / config.inner.lr for epoch in epochs]
+        axes.plot(epochs, rates, color="grey", linestyle="--", linewidth=0.8, label="rate / first rate")
+        axes.legend(fontsize=6, frameon=False)
+        axes.set(xlabel="epoch", ylabel="‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖", title=run.preset)
         axes.set_ylim(0)
         figure.savefig(picture, metadata={"Date": None})
 

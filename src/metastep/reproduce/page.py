@@ -39,7 +39,8 @@ def few_shot_accuracies(folder: Path) -> Iterator[str]:
             setting, _, _ = claim.presets[0].rpartition("-")
             ours, paper = f"{content['value']:.2f}", claim.paper.partition("±")[0]
             found.setdefault(claim.claim.partition(",")[0], {})[setting] = f"{ours} ({paper})"
-    settings = list(dict.fromkeys(setting for row in found.values() for setting in row))
+    all_settings = (setting for settings, _, _ in FEW_SHOT.values() for setting in settings)
+    settings = [setting for setting in all_settings if any(setting in row for row in found.values())]
     yield f"| accuracy, % | {' | '.join(settings)} |"
     yield "|---|" + "---:|" * len(settings)
     for title, row in found.items():
