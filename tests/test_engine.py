@@ -66,6 +66,14 @@ def test_inputs_of_another_shape_are_recorded_once() -> None:
     assert len(recorded) == 2
 
 
+def test_what_it_hands_out_can_be_changed() -> None:
+    """Its tree, that is: the tensors are written over by the next call"""
+    captured, state = Captured(step, again), start()
+    for batch in batches():
+        state, outputs = captured(state, batch, torch.tensor(0.1))
+        assert outputs.pop("push") > 0
+
+
 def test_it_goes_on_from_any_state() -> None:
     captured = Captured(step, again)
     followed(captured, start(), RATES)

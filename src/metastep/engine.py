@@ -65,7 +65,7 @@ class Captured(Unit):
         self._take(state)
         _write(own_inputs, inputs)
         replay()
-        return self._state, outputs
+        return self._state, map_tree(lambda each: each, outputs)  # a tree of the caller's own: it may be changed
 
     def _take(self, state: Tree) -> None:
         if self._state is None:

@@ -34,7 +34,8 @@ def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None 
         row = {"validation_loss": 0.5, "validation_accuracy": 0.75, "validation_interval": 0.05}
         if best:
             metrics.write(8, {"kind": "validation", **row, "seconds": 4.0})
-    run.save((learner or fresh(config)).tree() | {"trained": asdict(Trained(config.outer.iterations))}, best)
+    tree = (learner or fresh(config)).tree() | {"trained": asdict(Trained(config.outer.iterations))}
+    run.save(tree, tree if best else None)
     return folder
 
 

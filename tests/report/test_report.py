@@ -89,7 +89,8 @@ def trained_on(folder: Path, best: bool) -> None:
     learner = fresh()
     with torch.no_grad():
         learner.net.head.bias.add_(1)  # type: ignore[union-attr]
-    Run(folder).save(Run(folder).load() | learner.tree(), best)
+    tree = Run(folder).load() | learner.tree()
+    Run(folder).save(tree, tree if best else None)
 
 
 def check_self_contained(page: Page) -> None:

@@ -45,19 +45,19 @@ def test_last_and_best(tmp_path: Path) -> None:
     with run.lock():
         run.save({"w": torch.ones(1), "step": 1})
         assert run.taken("best") == "last"
-        run.save({"w": torch.ones(1), "step": 1}, best=True)
+        run.save({"w": torch.ones(1), "step": 1}, best={"w": torch.ones(1), "step": 0})
         assert run.taken("best") == "best"
         run.save({"w": torch.ones(1), "step": 2})
-    assert (run.load()["step"], run.load("best")["step"]) == (2, 1)
+    assert (run.load()["step"], run.load("best")["step"]) == (2, 0)
 
 
 def test_best_is_written_before_last_says_that_it_was_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(tmp_path, Settings())
-    run.save({"best": 1}, best=True)
+    run.save({"best": 1}, best={"best": 1})
     calls: list[str] = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(Path(b).name), replace(a, b)))
-    run.save({"best": 2}, best=True)
+    run.save({"best": 2}, best={"best": 2})
     assert calls == ["best.safetensors", "last.safetensors"]
 
 

@@ -24,6 +24,7 @@ from tests.transfer.train_helpers import (
     TEACHER,
     TINY,
     Pupil,
+    capture,
     checkpoint,
     same,
     stop_at,
@@ -76,14 +77,18 @@ def test_long_runs_that_learn_weights_are_compiled_unless_told(device: str, enou
     assert not is_compiled(replace(TINY, compile=False), there, enough)
 
 
-@pytest.mark.parametrize(("stopped_at", "compile"), [(0, False), (4, False), (5, False), (7, False), (4, True)])
+@pytest.mark.parametrize(
+    ("stopped_at", "way"), [(0, ""), (4, ""), (5, ""), (7, ""), (4, "traced"), (4, "captured"), (7, "captured")]
+)
 def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
-    stopped_at: int, compile: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped_at: int, way: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced, too, where the first batch after it is the last of an epoch, and smaller"""
-    config = with_source(source, gradient_difference=2, compile=compile)
+    config = with_source(source, gradient_difference=2, compile=way == "traced")
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     train(config, whole)
+    if way == "captured":
+        capture(monkeypatch)
     stop_at(monkeypatch, stopped_at)
     trained = train(config, halves)
     assert 3 * trained.epoch + trained.batch == stopped_at + 1
@@ -109,6 +114,22 @@ def test_a_run_that_broke_goes_on_from_its_last_epoch(
     assert checkpoint(tmp_path / "broken")["trained"]["epoch"] == 2
     resume(tmp_path / "broken", source_net=TEACHER, target_net=config.target.net)
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "broken"))  # dropout too
+
+
+def test_a_best_state_that_waits_for_its_checkpoint_stays_as_it_was(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured steps write over the state that they handed out"""
+    often, seldom = tmp_path / "often", tmp_path / "seldom"
+    trained = train(with_source(source, epochs=5), often)
+    assert trained.best_epoch < 5
+    capture(monkeypatch)
+    saved, save = [], Run.save
+    monkeypatch.setattr(Run, "save", lambda *given: saved.append(save(*given)))
+    train(with_source(source, epochs=5, checkpoint_every=1e9), seldom)
+    assert len(saved) == 1
+    for which in ("best", "last"):
+        assert same(checkpoint(often, which), checkpoint(seldom, which))
 
 
 @pytest.mark.parametrize("stopped_at", [0, 1])  # the source has two iterations

@@ -2,9 +2,10 @@
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.engine import Captured
 from metastep.runs import Run
 from metastep.transfer.config import (
     DataConfig,
@@ -66,6 +68,7 @@ TINY = TransferConfig(
     InnerConfig("sgd", 0.05, momentum=0.9),
     MetaConfig(1e-2),
     epochs=3,
+    checkpoint_every=0,
     threads=1,
     device="cpu",
 )
@@ -106,8 +109,21 @@ def with_source(folder: Path, **changes: Any) -> TransferConfig:
     return replace(TINY, source=SourceConfig(TEACHER, weights=str(folder)), **changes)
 
 
-def checkpoint(folder: Path) -> dict[str, Any]:
-    saved = Run(folder).load()
+def capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps on memory that is written over, as on a GPU"""
+
+    def again(run: Callable[[], None]) -> Callable[[], None]:
+        run()  # as a recorder warms up
+        return run
+
+    def captured(step: Any, *told: object) -> Captured:
+        return Captured(step, again)
+
+    monkeypatch.setattr("metastep.transfer.building.unit", captured)
+
+
+def checkpoint(folder: Path, which: Literal["last", "best"] = "last") -> dict[str, Any]:
+    saved = Run(folder).load(which)
     for name in ("seconds", "beside"):
         saved["trained"].pop(name)
     return saved

@@ -142,7 +142,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
                     at.best = row["validation_accuracy"] if improved else at.best
                 if improved or ending or (k + 1) % config.checkpoint_every == 0:
                     step.settle(k + 1)
-                    record.save(k + 1, training_state(learner, optimizer, at), best=improved)
+                    tree = training_state(learner, optimizer, at)
+                    record.save(k + 1, tree, best=tree if improved else None)
     return at
 
 

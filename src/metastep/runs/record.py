@@ -42,7 +42,7 @@ class Record:
             return "There was no checkpoint yet."
         return f"The last good checkpoint, of iteration {self.saved}, is kept in {str(self.run.folder)!r}."
 
-    def save(self, step: int, tree: Mapping[str, Any], best: bool = False) -> None:
+    def save(self, step: int, tree: Mapping[str, Any], best: Mapping[str, Any] | None = None) -> None:
         self.saved = step
         if self.metrics:
             self.metrics.sync()

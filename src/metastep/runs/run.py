@@ -105,11 +105,12 @@ class Run:
         """Rows beyond step `after` are dropped: the step of the checkpoint resumed from, None if there is none."""
         return Metrics(self.metrics_path, after, self.tensorboard_path)
 
-    def save(self, tree: Mapping[str, Any], best: bool = False) -> None:
+    def save(self, tree: Mapping[str, Any], best: Mapping[str, Any] | None = None) -> None:
+        """best: the tree of a new best, be it this one or one before it"""
         # The best one first: `last` records that it was reached. Killed in between, a resume reaches it again;
         # the other way round, `best` would stay behind for ever.
-        if best:
-            checkpoints.save(self.best, tree, STATE)
+        if best is not None:
+            checkpoints.save(self.best, best, STATE)
         checkpoints.save(self.last, tree, STATE)
 
     def taken(self, wanted: Which) -> Which:

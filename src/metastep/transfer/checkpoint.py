@@ -1,5 +1,7 @@
-"""The state of transfer training as a tree that a checkpoint can keep, and back."""
+"""The state of transfer training as a tree that a checkpoint can keep, and back; and when it is written."""
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import Tensor
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.runs import CheckpointError
+from metastep.runs.record import Record
 from metastep.transfer.method import TransferState
 from metastep.trees import map_tree, require_same, tree_leaves
 
@@ -40,6 +43,34 @@ def _placed(like: Tensor, saved: Tensor) -> Tensor:
 
 def _state(tree: dict[str, Any]) -> State:
     return State(tree["params"], tuple(tree["memory"].values()), tree["step"])
+
+
+class Keeper:
+    """Writes checkpoints now and then: an epoch of few pictures takes no longer than writing its state.
+
+    The best state so far waits for the next of them on the device. Killed before that, a resume reaches it again.
+    """
+
+    def __init__(self, record: Record, every: float) -> None:
+        """every: seconds"""
+        self._record, self._every = record, every
+        self._best: Mapping[str, Any] | None = None
+        self._written = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._written >= self._every
+
+    def remember_best(self, tree: Mapping[str, Any]) -> None:
+        self._best = map_tree(_copied, tree)  # the next iteration may write over it
+
+    def write(self, step: int, tree: Mapping[str, Any]) -> None:
+        self._record.save(step, tree, self._best)
+        self._best, self._written = None, time.monotonic()
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf
 
 
 def is_finite(tree: Any) -> bool:

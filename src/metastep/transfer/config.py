@@ -159,7 +159,7 @@ class TransferConfig:
     meta: MetaConfig = MetaConfig()
     epochs: int = told(200, "Passes over the training pictures.")
     seed: int = told(0, "Seed of the first parameters, the order of pictures and their augmentation.")
-    checkpoint_every: int = told(1, "Epochs between two checkpoints.")
+    checkpoint_every: float = told(30.0, "Seconds between two checkpoints; 0 for one after every epoch.")
     gradient_difference: int = told(
         0, "Iterations between two looks at how the transfer gradient changes in a virtual step; 0 for none."
     )
@@ -178,7 +178,7 @@ class TransferConfig:
     def __post_init__(self) -> None:
         require(self.epochs > 0, "epochs", self.epochs, "must be at least 1")
         require(0 <= self.seed < 2**63, "seed", self.seed, "must be from 0 to 2**63 − 1")
-        require(self.checkpoint_every > 0, "checkpoint_every", self.checkpoint_every, "must be at least 1")
+        require(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "must not be negative")
         require(self.gradient_difference >= 0, "gradient_difference", self.gradient_difference, "must not be negative")
         require(self.threads > 0, "threads", self.threads, "must be at least 1")
         if self.gradient_difference and not self.learns_weights:

@@ -19,7 +19,7 @@ from metastep.runs import Stop
 from metastep.runs.record import Record
 from metastep.runs.together import Turns, others_go_on
 from metastep.transfer.building import Parts, choose_device
-from metastep.transfer.checkpoint import is_finite, to_tree
+from metastep.transfer.checkpoint import Keeper, is_finite, to_tree
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.evaluate import judge
 from metastep.transfer.method import TransferState
@@ -57,6 +57,7 @@ class Loop(NamedTuple):
     config: TransferConfig
     parts: Parts
     record: Record
+    keeper: Keeper
     stop: Stop
 
     def step(self, at: Trained) -> int:
@@ -81,8 +82,8 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turn
         looking = parts.looking if parts.looking and k % config.gradient_difference == 0 else None
         state, metrics = (looking or parts.step)(state, (x.to(parts.dtype, memory_format=parts.layout), y), lr)
         if looking:
-            looks.append((k + 1, metrics["gradient_difference"].clone()))
-        sums = added(sums, {name: each for name, each in metrics.items() if name != "gradient_difference"}, len(y))
+            looks.append((k + 1, metrics.pop("gradient_difference").clone()))
+        sums = added(sums, metrics, len(y))
         at.batch += 1
         if at.batch % QUEUED == 0 or at.batch == len(parts.train) or loop.stop.requested:
             yield from loop.pause(at)
@@ -130,9 +131,9 @@ def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> T
     improved = at.best is None or accuracy > at.best  # the first best counts
     if improved:
         at.best, at.best_epoch, at.test = accuracy, at.epoch, tested
-    last = at.epoch == loop.config.epochs
-    if improved or last or loop.stop.requested or at.epoch % loop.config.checkpoint_every == 0:
-        record.save(step, training_state(state, {}, at), best=improved)
+        loop.keeper.remember_best(training_state(state, {}, at))
+    if loop.keeper.due or at.epoch == loop.config.epochs or loop.stop.requested:
+        loop.keeper.write(step, training_state(state, {}, at))
 
 
 OTHER_METRICS = {"cross_entropy": "cross_entropy", "transfer": "transfer_loss", "outer": "outer_loss"}

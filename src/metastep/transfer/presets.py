@@ -99,7 +99,6 @@ _DIGITS = TransferConfig(
     TargetConfig("vgg7"),
     meta=MetaConfig(1e-3, 1e-4),
     epochs=60,
-    checkpoint_every=10,
     threads=1,
 )
 # 0.01, 0.02 and 0.05 were tried for each with seed 0; these were best in validation, the lower of equals.

@@ -40,7 +40,6 @@ def source_run(config: TransferConfig) -> TransferConfig:
         inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=_first(source.weight_decay, DECAY)),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
-        checkpoint_every=5,
         precision=config.precision,
         device=config.device,
         compile=config.compile,

@@ -18,7 +18,7 @@ from metastep.runs.progress import say
 from metastep.runs.record import recording
 from metastep.runs.together import Turns, run_alone
 from metastep.transfer.building import Parts, prepare
-from metastep.transfer.checkpoint import from_tree
+from metastep.transfer.checkpoint import Keeper, from_tree
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.epoch import (
     Loop,
@@ -157,7 +157,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Turns[Trained]:
         state, sums, at = restored(saved, parts, run) if saved else (parts.initial, {}, Trained())
         done = at.epoch * len(parts.train) + at.batch
         with recording(run, done if saved else None, config.epochs * len(parts.train)) as record:
-            loop = Loop(config, parts, record, stop)
+            loop = Loop(config, parts, record, Keeper(record, config.checkpoint_every), stop)
             goes_on = at.epoch < config.epochs
             if goes_on:
                 record.note(done, "environment", **environment(parts.train.data.images.device))
@@ -171,7 +171,7 @@ def _train(run: Run, config: TransferConfig, parts: Parts) -> Turns[Trained]:
                     sums = {}
                 else:
                     require_finite(loop, state, sums, at)
-                    record.save(loop.step(at), training_state(state, sums, at))
+                    loop.keeper.write(loop.step(at), training_state(state, sums, at))
             if goes_on:
                 record.note(loop.step(at), "engine", path=parts.step.path)  # known only when it was used
         if at.epoch == config.epochs:
