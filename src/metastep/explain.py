@@ -67,7 +67,9 @@ _REMEDIES = (
     (
         re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
         "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
-        "parameters are; bytes of pictures are divided by 255 then.",
+        "parameters are; bytes of pictures are divided by 255 then. By torch.autocast layers get different ones, too, "
+        "and second derivatives of normalisation and attention do not bear that: convert the net and the data as a "
+        "whole, with .to(torch.bfloat16).",
     ),
     (
         re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*\bgot\b.*)"),
