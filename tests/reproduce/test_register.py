@@ -1,5 +1,6 @@
 """The register: all claims are there, with the paper's numbers and with presets that exist."""
 
+import math
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,12 +12,11 @@ from metastep.reproduce import files, keeping
 from metastep.reproduce.claims import Finding
 from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.kinds import kind_of
-from metastep.reproduce.numeric import SIZES
 from metastep.reproduce.planning import jobs_for, presets_of, price
 from metastep.reproduce.register import REGISTER, TABLES
-from metastep.reproduce.transfer_runs import is_there
+from metastep.reproduce.transfer_runs import LOOKS, configured, is_there
 from metastep.transfer.presets import PRESETS as TRANSFER
-from metastep.transfer.presets import TARGETS
+from metastep.transfer.presets import SIZES, TARGETS
 from tests.test_docs import ROOT
 
 CELLS = {"T1": 2, "T2": 18, "T3": 18, "T4": 36, "T5": 18}
@@ -77,6 +77,10 @@ def test_what_is_only_quoted_says_so() -> None:
 
 def test_sizes_add_up_to_the_totals_that_the_paper_prints() -> None:
     assert list(SIZES) == list(TARGETS)
+    for target, (pictures, *_) in SIZES.items():
+        config = configured(f"{target}-sgd-baseline", 0, None, {})
+        looks = config.epochs * math.ceil(pictures / config.data.batch) / config.gradient_difference
+        assert LOOKS <= looks < LOOKS + 3
     assert [sum(sizes) for sizes in SIZES.values()] == [60_000, 13_000, 11_788, 6_700, 9_532, 20_580]
 
 

@@ -20,21 +20,12 @@ from metastep.reproduce.evidence import Evidence
 from metastep.reproduce.files import NOT_AT_HAND
 from metastep.reproduce.transfer_runs import is_there
 from metastep.tasks import over_tasks
-from metastep.transfer.presets import TARGETS
+from metastep.transfer.presets import SIZES, TARGETS
 from metastep.trees import Tree, relative_change
 from metastep.windows import Problem, Task
 
 STEPS, WINDOWS = 8, (2, 4, 8)
 LARGEST_ERROR = 1e-12
-
-SIZES = {  # of training, validation and test, in the order of TARGETS
-    "cifar100": (45_000, 5_000, 10_000),
-    "stl10": (4_500, 500, 8_000),
-    "bird": (4_994, 1_000, 5_794),
-    "indoor": (4_360, 1_000, 1_340),
-    "action": (3_600, 400, 5_532),
-    "dog": (10_800, 1_200, 8_580),
-}
 
 
 def moved(dynamics: Dynamics, steps: int, start: float, gradient: float) -> float:

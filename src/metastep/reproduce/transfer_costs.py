@@ -9,8 +9,7 @@ from metastep.bench.results import Row
 from metastep.reproduce.claims import Finding, Presets, Verdict, holds
 from metastep.reproduce.costs import about, absent, gpu_first, read_rows, saving_verdict
 from metastep.reproduce.evidence import Evidence
-from metastep.reproduce.numeric import SIZES
-from metastep.transfer.presets import TARGETS
+from metastep.transfer.presets import SIZES, TARGETS
 
 BIRD = transfer_setting("bird")
 T = 2  # virtual steps

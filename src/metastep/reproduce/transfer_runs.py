@@ -1,6 +1,6 @@
 """Transfer runs of a preset. They test themselves after every epoch; what counts is test at the first best validation.
 
-Every LOOK_EVERY iterations they also look at how the transfer gradient changes in a virtual step.
+Some LOOKS times in a run they also look at how the transfer gradient changes in a virtual step.
 """
 
 from contextlib import AbstractContextManager
@@ -19,10 +19,10 @@ from metastep.runs.together import Turns
 from metastep.transfer import train as training
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.epoch import Trained
-from metastep.transfer.presets import PRESETS
+from metastep.transfer.presets import PRESETS, SIZES
 from metastep.transfer.source import find_weights
 
-LOOK_EVERY = 50
+LOOKS = 144
 
 
 def presets() -> dict[str, TransferConfig]:
@@ -32,7 +32,14 @@ def presets() -> dict[str, TransferConfig]:
 def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TransferConfig:
     del iterations  # of few-shot runs; a transfer run is a number of epochs, and its schedule ends with them
     config = PRESETS[preset]
-    return replace(config, seed=seed, gradient_difference=LOOK_EVERY if config.learns_weights else 0, **changes)
+    return replace(config, seed=seed, gradient_difference=look_every(preset) if config.learns_weights else 0, **changes)
+
+
+def look_every(preset: str) -> int:
+    """In iterations; by the paper's sizes, or once in an epoch where it has none"""
+    config, target = PRESETS[preset], preset.partition("-")[0]
+    of_an_epoch = -(-SIZES[target][0] // config.data.batch) if target in SIZES else LOOKS
+    return max(1, config.epochs * of_an_epoch // LOOKS)
 
 
 def is_of(config: Any, preset: str) -> bool:

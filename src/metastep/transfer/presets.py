@@ -41,6 +41,14 @@ TARGETS = {  # the paper's names; what the data set is called here; sizes
     "action": ("stanford40", _LARGE),
     "dog": ("stanford_dogs", _LARGE),
 }
+SIZES = {  # of training, validation and test
+    "cifar100": (45_000, 5_000, 10_000),
+    "stl10": (4_500, 500, 8_000),
+    "bird": (4_994, 1_000, 5_794),
+    "indoor": (4_360, 1_000, 1_340),
+    "action": (3_600, 400, 5_532),
+    "dog": (10_800, 1_200, 8_580),
+}
 OPTIMIZERS = {
     "sgd": InnerConfig("sgd", 0.1, momentum=0.9, weight_decay=1e-4),
     "adam": InnerConfig("adam", 1e-3, weight_decay=1e-4),
