@@ -7,6 +7,7 @@ import matplotlib as mpl
 from matplotlib.colors import TABLEAU_COLORS
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 
 from benchmarks import results
 from metastep.bench.plot import STYLE, plot
@@ -58,6 +59,9 @@ def draw(
                 (drawn[label],) = axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
             axes.set_title(title, loc="left")
             axes.set(xscale=scale, yscale=scale)
+            if scale == "log":  # a range of less than ten has only small ticks, which matplotlib writes as powers
+                axes.yaxis.set_major_formatter("{x:g}")
+                axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.6), labelOnlyBase=False))
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes in grid.flat[max(0, len(panels) - columns) : len(panels)]:
