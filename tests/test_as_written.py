@@ -1,11 +1,13 @@
 """Losses, modules and optimizers as people write them: what used to end in other numbers, without a word."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import metastep as ms
 from metastep.compiler.compiling import Compiled, as_traced
@@ -454,3 +456,99 @@ def test_autocast_with_normalisation_says_what_to_do_instead() -> None:
     net, tasks = pictures()
     with pytest.raises(ms.MetastepError, match=r"torch.autocast .* with \.to\(torch\.bfloat16\)"):
         meta_gradient(Autocast(net), tasks)
+
+
+class Scaled(nn.Module):
+    """By a size that is held constant"""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.held = nn.Linear(3, 2, dtype=torch.float64), held
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out / self.held(out).norm() + self.held(torch.tanh(out)) * out
+
+
+METHODS = {
+    "exact": lambda problem: ms.maml(problem, SGD, 4),
+    "reverse": lambda problem: ms.maml(problem, SGD, 4, ms.exact_reverse),
+    "reference": lambda problem: ms.reference(problem, SGD, 4),
+}
+
+
+def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
+    return (prediction - target).square().mean()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_data_is_a_constant_to_second_derivatives_too(method: str) -> None:
+    tasks = regression()
+    nets = Scaled(lambda x: x.data), Scaled(lambda x: x.detach())
+    found = []
+    for net in nets:
+        estimator, meta = METHODS[method](ms.few_shot(net, squared_error)), ms.parameters_of(net)
+        found.append([estimator(meta, one(tasks)).grad, ms.over_tasks(estimator)(meta, tasks).grad])
+    assert relative_error(*found) < 1e-12
+    plain = list(by_autograd(nets[0], one(tasks), 4).values())
+    assert relative_error(list(found[0][0].values()), plain) < 1e-12
+
+
+def by_autograd(net: nn.Module, task: ms.Task, steps: int) -> dict[str, Tensor]:
+    """MAML's meta-gradient, written as everybody does"""
+    phi = meta = dict(net.named_parameters())
+    for _ in range(steps):
+        loss = squared_error(functional_call(net, phi, task.support[0], tie_weights=False), task.support[1])
+        grads = torch.autograd.grad(loss, list(phi.values()), create_graph=True)
+        phi = {name: p - 0.1 * g for (name, p), g in zip(phi.items(), grads, strict=True)}
+    outer = squared_error(functional_call(net, phi, task.query[0], tie_weights=False), task.query[1])
+    return dict(zip(meta, torch.autograd.grad(outer, list(meta.values())), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_detaches_in_place_is_refused(method: str) -> None:
+    net = Scaled(lambda x: x.clone().detach_())
+    with pytest.raises(ms.MetastepError, match=r"detach_\(\).* Write x = x\.detach\(\)"):
+        METHODS[method](ms.few_shot(net, squared_error))(ms.parameters_of(net), one(regression()))
+
+
+def twice(between: nn.Module) -> nn.Module:
+    """A part that occurs twice, under two names"""
+    torch.manual_seed(0)
+    part = nn.Sequential(nn.Linear(3, 3, dtype=torch.float64), between)
+    return nn.Sequential(part, part, nn.Linear(3, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("between", [nn.Tanh(), nn.BatchNorm1d(3, dtype=torch.float64).eval()])
+def test_a_part_that_occurs_twice_is_left_in_its_place(between: nn.Module) -> None:
+    net, tasks = twice(between), regression()
+    problem, meta = ms.few_shot(net, squared_error), ms.parameters_of(net)
+    before = {name: (tensor, tensor.clone()) for name, tensor in net.state_dict(keep_vars=True).items()}
+    method = ms.maml(problem, SGD, 4)
+    expected = by_autograd(twice(deepcopy(between)), one(tasks), 4)
+    assert relative_error(method(meta, one(tasks)).grad, expected) < 1e-12
+    ms.over_tasks(method)(meta, tasks)
+    ms.apply(net, method.adapt(meta, one(tasks)), tasks.query[0][0])
+    after = net.state_dict(keep_vars=True)
+    assert all(after[name] is tensor and torch.equal(tensor, kept) for name, (tensor, kept) in before.items())
+    assert list(ms.parameters_of(net)) == list(meta)
+
+
+class Writing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.sub_(0.5)
+        out: Tensor = self.layer(x)
+        return out
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_module_that_writes_into_its_data_is_refused(mapped: bool) -> None:
+    net, tasks = Writing(), regression()
+    method = ms.maml(ms.few_shot(net, squared_error), SGD, 2)
+    with pytest.raises(ms.MetastepError, match=r"writes into its data.* Write x = x \+ 1"):
+        (ms.over_tasks(method) if mapped else method)(ms.parameters_of(net), tasks if mapped else one(tasks))

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import metastep as ms
 from metastep.trees import map_tree
@@ -19,6 +20,37 @@ UNIT = nn.Linear(1, 1)
 
 
 PICTURES = case("convolution")
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return 2 * gradient
+
+
+class Around(nn.Module):
+    def __init__(self, forward: Any) -> None:
+        super().__init__()
+        self.layer, self.around = nn.Linear(3, 2, dtype=torch.float64), forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.around(self.layer, x)
+
+
+def filled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(len(x), 2, dtype=x.dtype)
+    out[:] = layer(x)
+    return out
+
+
+def of_module(forward: Any, loss: Any = F.mse_loss) -> Any:
+    net, generator = Around(forward), torch.Generator().manual_seed(0)
+    parts = [torch.randn(2, 5, n, dtype=torch.float64, generator=generator) for n in (3, 2)]
+    return ms.over_tasks(ms.maml(ms.few_shot(net, loss), ms.SGD(0.1), 2))(ms.parameters_of(net), ms.Task(parts, parts))
 
 
 def estimate(problem: ms.Problem, meta: Any = META, tasks: Any = TASKS) -> Any:
@@ -306,6 +338,18 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ),
         ["unsigned char", "divided by 255"],
     ),
+    "a checkpointed module": (
+        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False)), ["save_on_cpu", "one window"]
+    ),
+    "a function of the old kind": (lambda: of_module(lambda layer, x: Doubled.apply(layer(x))), ["setup_context(ctx"]),
+    "a tensor of zeros that is filled": (lambda: of_module(filled), ["x.new_zeros", "stack("]),
+    "one_hot": (
+        lambda: of_module(lambda layer, x: layer(x) * F.one_hot((x[:, 0] > 0).long(), 2)), ["torch.eye(n)[y]"]
+    ),
+    "a loss of whole numbers": (
+        lambda: of_module(lambda layer, x: layer(x), lambda p, y: (p > y).sum()), ["torch.int64", "no gradient"]
+    ),
+    "a number for a loss": (lambda: of_module(lambda layer, x: layer(x), lambda p, y: 1.0), ["a tensor", "not float"]),
     "stacked tasks for one": (
         lambda: ms.maml(PICTURES.problem, ms.SGD(0.1), 2)(PICTURES.meta, PICTURES.tasks),
         ["[3, 6, 1, 8, 8]", "metastep.over_tasks(method)"],

@@ -219,7 +219,36 @@ def require_other_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def require_scalar(value: Any, what: str) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor) or value.dim() != 0:
-        got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-        raise MetastepError(f"{what} must be one number for each task, not {got}: reduce it with .mean() or .sum().")
+    if not isinstance(value, torch.Tensor):
+        raise MetastepError(f"{what} must be a tensor of one number for each task, not {type(value).__name__}.")
+    if value.dim() != 0:
+        shape = tuple(value.shape)
+        raise MetastepError(f"{what} must be one number for each task, not {shape}: reduce it with .mean() or .sum().")
+    if not value.is_floating_point():
+        raise MetastepError(
+            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient."
+        )
     return value
+
+
+def versions(data: Any) -> list[int]:
+    """How often each tensor was written to; mapped ones are looked at by who maps them"""
+    if torch.compiler.is_compiling():
+        return []
+    return [leaf._version for leaf in tree_leaves(data) if _is_counted(leaf)]
+
+
+def require_unwritten(data: Any, before: list[int]) -> None:
+    if versions(data) != before:
+        raise MetastepError(
+            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do, and would do so again whenever the "
+            "sweep returns to them: the meta-gradient would be wrong, and the data are changed now. Write x = x + 1."
+        )
+
+
+def _is_counted(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, torch.Tensor)
+        and not leaf.is_inference()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+    )

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import torch
 from torch.func import grad, jvp, vjp
 
+from metastep.constants import with_constants
 from metastep.counting import count_product
 from metastep.errors import require_positive
 from metastep.hidden import Hidden
-from metastep.tangents import held_under_no_grad
 from metastep.trees import Tree, add_scaled, dot, map_tree, norm, normal_like, scale, split_floats, subtract, zeros_like
 from metastep.windows import Window, joint_gradient, scalar
 
@@ -24,7 +24,7 @@ def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tr
     count_product()
     if by_hand := getattr(window.loss, "product_by_hand", None):  # a loss may bring its own
         return by_hand(params, meta, window.batch, direction)  # type: ignore[no-any-return]
-    gradients = grad(held_under_no_grad(scalar(window.loss)), argnums=(0, 1))
+    gradients = grad(with_constants(scalar(window.loss)), argnums=(0, 1))
     # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
     numbers, rebuild = split_floats(window.batch)
     along = jvp(lambda p, x: gradients(p, meta, rebuild(x)), (params, numbers), (direction, zeros_like(numbers)))
@@ -34,7 +34,7 @@ def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tr
 def exact_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """Reverse over reverse: for operators without forward mode"""
     count_product()
-    gradient = grad(scalar(window.loss))
+    gradient = grad(with_constants(scalar(window.loss)))
     pull: Callable[[Tree], tuple[Tree, Tree]] = vjp(lambda p, m: gradient(p, m, window.batch), params, meta)[1]
     return pull(direction)
 

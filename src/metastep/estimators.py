@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vjp
 
 from metastep import noise
-from metastep.checks import require_one_each
+from metastep.checks import require_one_each, require_unwritten, versions
 from metastep.counting import count_gradient
 from metastep.curvature import Curvature, exact
 from metastep.dynamics import State
@@ -44,8 +44,11 @@ class Estimator(NamedTuple):
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
         # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
+        before = versions(task)
         with torch.no_grad(), explained(meta):
-            return self.estimate(meta, task)
+            result = self.estimate(meta, task)
+        require_unwritten(task, before)
+        return result
 
     def adapt(self, meta: Tree, task: Any) -> Tree:
         """φ at the end of the inner loop: θ adapted to `task`, of which only the support is looked at."""

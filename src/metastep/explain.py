@@ -37,7 +37,23 @@ _REMEDIES = (
     (
         re.compile(r"vmap: .*(?P<op>\.item\(\)).*data-dependent control flow"),
         f"a module, a loss or a metric takes a number out of a tensor: {{op}}, float(), or an if. {_MAPPED} "
-        f"Write it with tensors alone, such as torch.where. {_ONE_BY_ONE}",
+        f"Write it with tensors alone, such as torch.where; torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"don't yet support (?P<op>saved tensor hooks)"),
+        "torch.utils.checkpoint and save_on_cpu work by {op}, which derivatives of functions do not know. Leave them "
+        "out: the sweep stores the graph of one window at a time, and batch_by_batch that of one batch.",
+    ),
+    (
+        re.compile(r"must override the (?P<op>setup_context) staticmethod"),
+        "an autograd.Function without {op} cannot be differentiated twice here. Write one, with forward(x) and "
+        "setup_context(ctx, inputs, output). Full backward hooks and torch.utils.checkpoint are such functions, too: "
+        "remove them.",
+    ),
+    (
+        re.compile(r"vmap: (?P<op>inplace arithmetic).*is not possible"),
+        f"what differs from task to task is written into a tensor that does not ({{op}}). {_MAPPED} "
+        f"Make that tensor of one that does, with x.new_zeros(…) instead of torch.zeros(…). {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"vmap: (?P<op>Cannot ask for different inplace randomness)"),
@@ -56,7 +72,8 @@ _REMEDIES = (
     ),
     (
         re.compile(r"(?P<op>Cannot access data pointer) of Tensor that doesn't have storage"),
-        "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() does, where no derivative can follow. "
+        "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() and pack_padded_sequence do, where no "
+        "derivative can follow. "
         "Write it with functions of torch; or measure what metastep.apply(module, method.adapt(meta, task), x) gives, "
         "and put what is collected with it into the task.",
     ),

@@ -33,8 +33,23 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
+    placed = _in_all_places(module, {**buffers, **params})
     with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
-        return functional_call(module, {**buffers, **params}, inputs)
+        return functional_call(module, placed, inputs, tie_weights=False)
+
+
+def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
+    """Tied weights have one name and several places; a part that occurs twice has several names and one place.
+
+    PyTorch ties by names, and of a part that occurs twice it would leave the replaced tensors behind in the module.
+    """
+    named = {id(own): name for name, own in (*module.named_parameters(), *module.named_buffers())}
+    placed = {}
+    for path, part in module.named_modules():  # each once
+        for local, own in (*part._parameters.items(), *part._buffers.items()):
+            if own is not None and (name := named.get(id(own))) in tensors:
+                placed[f"{path}.{local}" if path else local] = tensors[name]
+    return placed
 
 
 @contextmanager

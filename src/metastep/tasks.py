@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch.func import vmap
 
-from metastep.checks import require_data, require_estimator, require_meta, require_other_names
+from metastep.checks import (
+    require_data,
+    require_estimator,
+    require_meta,
+    require_other_names,
+    require_unwritten,
+    versions,
+)
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.estimators import Estimate, Estimator
 from metastep.trees import Tree, add, map_tree, require_same, scale, tree_flatten, tree_leaves
@@ -31,13 +38,14 @@ def over_tasks(
     def estimate(meta: Tree, tasks: Any) -> Estimate:
         tasks = stack(tasks) if isinstance(tasks, list) else tasks
         number = task_count(tasks)
-        size = chunk_size or number
+        size, before = chunk_size or number, versions(tasks)
         total, measured = None, []
         for i in range(0, number, size):
             loss, grads, metrics = mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks))
             summed = map_tree(lambda g: g.sum(0), grads)  # at once: gradients of single tasks are not kept
             total = summed if total is None else add(total, summed)
             measured.append({"loss": loss, **require_other_names(metrics)})
+        require_unwritten(tasks, before)
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         result = Estimate(each["loss"].mean(), scale(1 / number, total), each)
         if check_finite and not torch.compiler.is_compiling():
@@ -95,8 +103,9 @@ def require_finite(estimator: Estimator, meta: Tree, tasks: Any, estimate: Estim
         if place:
             raise NonFiniteError(f"task {i}: {place} Lower the inner rate, or look at that task's data.")
     raise NonFiniteError(
-        "the meta-gradient is not finite, although every inner gradient and outer loss is: the sweep overflowed. "
-        "Lower the inner rate or the number of windows."
+        "the meta-gradient is not finite, although every inner gradient and outer loss is: the sweep overflowed, or a "
+        "second derivative does not exist, as that of a norm, a deviation or a cosine at 0. Lower the inner rate or "
+        "the number of windows, or add a small number where a root is taken."
     )
 
 

@@ -194,6 +194,18 @@ def test_parts_must_have_the_same_classes(tmp_path: Path) -> None:
         load_labelled(str(tmp_path), size=8)
 
 
+def test_a_folder_of_one_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has a single class: there is nothing to tell apart"):
+        load_labelled(str(write_classes(tmp_path, {"a": 9})), size=8)
+
+
+def test_too_few_pictures_for_validation_are_refused(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_classes(tmp_path / part, {"a": 2, "b": 2})
+    with pytest.raises(DataError, match=r"train: has too few .* validation\. Add pictures, or a folder val"):
+        load_labelled(str(tmp_path), size=8)
+
+
 def test_a_folder_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no class folders"):
         load_labelled(str(tmp_path))

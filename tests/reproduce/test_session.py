@@ -265,6 +265,8 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
     assert (claim("T4.1")["verdict"], claim("T4.1")["note"]) == ("not run", "literature number; own recipe not run")
     assert claim("T4.31")["note"] == "omniglot is not at hand."
     assert claim("X5")["note"] == "cub200 is not at hand."
+    assert "Not at hand, for " in done.output
+    assert "omniglot, " in done.output
     assert claim("X2")["verdict"] == "not run"
     assert claim("X16")["verdict"] == "reproduced"
     assert ": b̃₄: -1.88" in done.output

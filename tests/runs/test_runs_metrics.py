@@ -139,3 +139,30 @@ def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         metrics.write(1, {"loss": 1.0})
         metrics.sync()
     assert os.listdir(tmp_path) == ["m"]
+
+
+@pytest.mark.parametrize("fails", ["write", "flush", "close"])
+def test_a_run_goes_on_without_tensorboard(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full:
+        def write(self, step: int, values: object) -> None:
+            self._act("write")
+
+        def flush(self) -> None:
+            self._act("flush")
+
+        def close(self) -> None:
+            self._act("close")
+
+        def _act(self, what: str) -> None:
+            if what == fails:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("metastep.runs.metrics.open_tensorboard", lambda folder, after: Full())
+    with Metrics(tmp_path / "m", tensorboard=tmp_path / "tensorboard") as metrics:
+        for step in range(3):
+            metrics.write(step, {"loss": 1.0})
+            metrics.sync()
+    assert len(read_metrics(tmp_path / "m")) == 3
+    assert capsys.readouterr().err.count("ends here (No space left on device)") == 1

@@ -240,7 +240,7 @@ def test_weights_by_pair() -> None:
     assert weights_of([], "what") is None
 
 
-OWN = ["--target-data", "folder:mine", "--source-data", "folder:letters", "--size", "8"]
+OWN = ["--target-data", "folder:mine", "--source-data", "folder:letters", "--size", "8", "--source-epochs", "2"]
 
 
 @pytest.fixture
@@ -267,6 +267,17 @@ def own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _folders: None) -> 
     monkeypatch.chdir(tmp_path / "elsewhere")
     (folder,) = (tmp_path / "runs").iterdir()
     return folder
+
+
+@pytest.mark.usefixtures("_folders")
+def test_a_source_of_ones_own_is_not_trained_as_that_of_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = replace(TINY.source, augment="resized_crop", weight_decay=0.5)
+    monkeypatch.setitem(PRESETS, "tiny", replace(TINY, epochs=1, source=chosen, checkpoint_every=7.0))
+    stop_at(monkeypatch, 0)
+    cli.invoke(app, ["transfer", "run", "--preset", "tiny", *OWN, "--out", "run"])
+    source = Run.open(Path("run", "source")).config(TransferConfig)
+    assert (source.data.augment, source.inner.weight_decay) == ("none", 1e-4)
+    assert (source.epochs, source.checkpoint_every) == (2, 7.0)
 
 
 def resumed(folder: Path, *more: str) -> tuple[int, str]:

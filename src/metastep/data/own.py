@@ -38,6 +38,9 @@ def load_own(path: Path, size: int | None, seed: int, progress: Progress) -> Lab
     if not (path / "val").is_dir():
         share = FRACTIONS[1] / (FRACTIONS[0] + FRACTIONS[1])
         held = [i for row in shuffled_classes(train.labels.numpy(), seed) for i in row[: round(len(row) * share)]]
+        if not held:
+            reason = "has too few pictures of each class to hold some out for validation"
+            raise problem(path / "train", reason, "Add pictures, or a folder val beside it")
         rule = f"{share:.0%} of each class of train, drawn with seed {seed}"
         return LabelledSplits(train.at(complement(held, len(train.labels))), train.at(sorted(held)), test, rule)
     val = _read(path / "val", side, progress)
@@ -62,6 +65,8 @@ def _read(path: Path, size: int, progress: Progress) -> LabelledSet:
     files = class_files(path)
     if not files:
         raise problem(path, "has no class folders", "Give a folder with one sub-folder of pictures per class")
+    if len(files) == 1:
+        raise problem(path, "has a single class: there is nothing to tell apart", "Add a folder of another class")
     key = f"{size} {fingerprint(path)}"
     arrays = cached(f"folder-{size}", key, lambda: _decode(files, size, progress))
     labels = np.repeat(np.arange(len(files)), [len(row) for row in files.values()])

@@ -11,7 +11,7 @@ import torch
 
 from metastep.commands import progress_bar
 from metastep.data.progress import QUIETLY, Progress
-from metastep.errors import MetastepError, NonFiniteError
+from metastep.errors import MetastepError, NonFiniteError, how_many
 from metastep.reproduce import files
 from metastep.reproduce.claims import Claim, Finding
 from metastep.reproduce.evidence import Evidence, MissingError
@@ -95,12 +95,21 @@ class Session:
                 release()
         for claim in claims:
             self.excuse(claim)
+        self._say_what_is_absent(claims)
         failed = [end.failure for end in ends if end.failure]
         if len(failed) + sum(end.finished for end in ends) < len(jobs):
             return False
         if failed:
             raise MetastepError(f"{len(failed)} of the runs could not go on. {failed[0]}")
         return True
+
+    def _say_what_is_absent(self, claims: Sequence[Claim]) -> None:
+        absent = [each for each in (absence(claim, self.evidence) for claim in claims) if each]
+        if absent:
+            what = ", ".join(dict.fromkeys(absent))
+            self.say(
+                f"Not at hand, for {how_many(len(absent), 'claim')}: {what}. `metastep data list` says where it is."
+            )
 
     def complete(self, job: Job, served: Sequence[Claim], stop: Stop) -> Turns[End]:
         """Train, test, and settle the claims it serves; the others go on if this one cannot"""

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import Any, Self, SupportsFloat
 
 from metastep.runs.errors import RunError, problem
 from metastep.runs.files import explained, read_file, replace_file
+from metastep.runs.progress import say
 from metastep.runs.tensorboard import TensorBoard, open_tensorboard
 
 Row = dict[str, Any]
@@ -39,8 +40,7 @@ class Metrics:
         line = json.dumps({"step": step} | {name: _as_json(value) for name, value in plain.items()}) + "\n"
         with explained(self._path, "written"):
             self._append(line.encode())
-            if self._mirror:
-                self._mirror.write(step, plain)
+        self._to_mirror(lambda mirror: mirror.write(step, plain))
 
     def _append(self, line: bytes) -> None:
         size = os.fstat(self._file.fileno()).st_size
@@ -56,14 +56,20 @@ class Metrics:
         """To the disk itself: a checkpoint that is saved next never has steps that the metrics lost."""
         with explained(self._path, "written"):
             os.fsync(self._file.fileno())
-            if self._mirror:
-                self._mirror.flush()
+        self._to_mirror(lambda mirror: mirror.flush())
 
     def close(self) -> None:
         self._file.close()
+        self._to_mirror(lambda mirror: mirror.close())
+
+    def _to_mirror(self, do: Callable[[TensorBoard], None]) -> None:
+        """A run does not need it: where it fails, it ends, and the run goes on"""
         if self._mirror:
-            with explained(self._path, "mirrored to TensorBoard"):
-                self._mirror.close()
+            try:
+                do(self._mirror)
+            except OSError as error:
+                self._mirror = None
+                say(f"What TensorBoard shows of {str(self._path.parent)!r} ends here ({error.strerror or error}).")
 
     def __enter__(self) -> Self:
         return self

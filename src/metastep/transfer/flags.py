@@ -3,14 +3,15 @@
 from metastep.runs.flags import Flags
 from metastep.transfer.config import INNER_OPTIONS, METHOD_OPTIONS, TransferConfig
 
-# What a flag replaces: a preset's few labels are of its own data, its layers of its own nets, and a source either has
-# weights or is trained.
+# What a flag replaces: few labels of a preset are of its own data, its layers of its own nets; the way it trains a
+# source is for its own pictures, and a source either has weights or is trained.
+_TRAINING = ("epochs", "lr", "weight_decay", "augment")
 _REPLACED = {
     "data.name": {"per_class"},
     "source.net": {"layers"},
     "target.net": {"layers"},
-    "source.weights": {"dataset", "epochs", "lr", "weight_decay", "augment"},
-    "source.dataset": {"weights", "classes"},
+    "source.weights": {"dataset", *_TRAINING},
+    "source.dataset": {"weights", "classes", *_TRAINING},
 }
 FLAGS = Flags(
     TransferConfig,

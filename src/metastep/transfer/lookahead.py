@@ -6,13 +6,13 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.func import grad, jvp
 
+from metastep.constants import with_constants
 from metastep.counting import count_product
 from metastep.curvature import exact
 from metastep.dynamics import State
 from metastep.estimators import Estimate, first_order, unrolled
 from metastep.noise import replayed
 from metastep.rates import Rate
-from metastep.tangents import held_under_no_grad
 from metastep.transfer.losses import Batch, Losses
 from metastep.transfer.method import Method
 from metastep.trees import Tree, hollow_like, relative_change
@@ -66,5 +66,5 @@ def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction
 def mixed(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """(0, (∂²L/∂θ∂φ)·direction): the derivative of ∂L/∂θ along φ, a forward pass of the target and none backward"""
     count_product()
-    gradient = grad(held_under_no_grad(scalar(window.loss)), argnums=1)
+    gradient = grad(with_constants(scalar(window.loss)), argnums=1)
     return hollow_like(params), jvp(lambda p: gradient(p, meta, window.batch), (params,), (direction,))[1]

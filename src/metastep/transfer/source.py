@@ -40,6 +40,7 @@ def source_run(config: TransferConfig) -> TransferConfig:
         inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=_first(source.weight_decay, DECAY)),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
+        checkpoint_every=config.checkpoint_every,
         precision=config.precision,
         device=config.device,
         compile=config.compile,

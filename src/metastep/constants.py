@@ -1,0 +1,46 @@
+"""What a loss holds constant has no second derivative either, in whichever way it says so.
+
+torch.no_grad() stops gradients, and forward mode alone does not look at it. `.data` leaves out the innermost derivative
+alone, where functions are differentiated twice; .detach() leaves out all of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from metastep.errors import MetastepError
+
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+class _Constants(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch._C._set_grad_enabled:
+            torch._C._set_fwd_grad_enabled(args[0])
+        elif function == _DATA:
+            return args[0].detach()
+        elif function is torch.Tensor.detach_:
+            raise MetastepError(
+                "a module or a loss calls .detach_(), which second derivatives do not see. Write x = x.detach()."
+            )
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def constants_held() -> Iterator[None]:
+    """What is computed here is to be differentiated twice"""
+    with _Constants():
+        yield
+
+
+def with_constants(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """`loss`, whose constants are so to every derivative"""
+
+    def value(*args: Any) -> Any:
+        with _Constants():
+            return loss(*args)
+
+    return value
