@@ -58,9 +58,13 @@ def test_compare_tells_what_a_method_loses_and_costs() -> None:
 def test_compare_measures_against_the_named_reference() -> None:
     p, meta, tasks = case("regression")
     methods = {"FO": ms.fo_maml(p, ms.SGD(0.1), 4), "MAML": ms.maml(p, ms.SGD(0.1), 4)}
-    first_order, exact = ms.compare(methods, meta, tasks, reference="MAML", repeats=1)
+    told: list[tuple[int, int]] = []
+    first_order, exact = ms.compare(
+        methods, meta, tasks, reference="MAML", repeats=1, progress=lambda *done: told.append(done)
+    )
     assert exact.relative_error == 0
     assert first_order.relative_error > 0
+    assert told == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_memory_is_measured_where_the_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:

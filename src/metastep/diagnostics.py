@@ -67,11 +67,13 @@ def compare(
     reference: str | None = None,
     chunk_size: int | None = None,
     repeats: int = 3,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Comparison]:
     """Every method's meta-gradient against that of `reference` (the first one by default), and what it costs.
 
     Gradients and second-order products are counted for one task; seconds (the fastest of `repeats`) and peak memory are
     of the whole batch. Reptile's "gradient" has a length of its own: of it, only the cosine means something.
+    progress: told how many methods are done, of how many.
     """
     if not isinstance(methods, Mapping):
         raise MetastepError(
@@ -84,8 +86,13 @@ def compare(
         raise MetastepError(f"the reference '{reference}' is not among the methods: {', '.join(methods)}.")
     tasks = stack(tasks) if isinstance(tasks, list) else tasks
     drawn = generators()
+    progress(0, len(methods))
     exact = _double(over_tasks(methods[reference], chunk_size)(meta, tasks).grad)
-    return [_against(exact, drawn, name, method, meta, tasks, chunk_size, repeats) for name, method in methods.items()]
+    rows = []
+    for name, method in methods.items():
+        rows.append(_against(exact, drawn, name, method, meta, tasks, chunk_size, repeats))
+        progress(len(rows), len(methods))
+    return rows
 
 
 def _against(

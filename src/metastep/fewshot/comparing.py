@@ -11,6 +11,7 @@ from torch import Tensor
 
 from metastep.commands import Data, progress_bar, refusals
 from metastep.data import ImageSet
+from metastep.data.progress import Progress, silent
 from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.errors import how_many
 from metastep.fewshot.building import build, build_dynamics, build_estimator, method_options
@@ -41,7 +42,7 @@ class Compared(NamedTuple):
     """(tasks, steps) of the inner gradient, see `metastep.gradient_difference`"""
 
 
-def compared(learner: Learner, images: ImageSet, tasks: int) -> Compared:
+def compared(learner: Learner, images: ImageSet, tasks: int, progress: Progress = silent) -> Compared:
     """At the learner's θ, on tasks of the classes that it is trained on"""
     config, theta = learner.config, params_of(learner.meta)
     draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)
@@ -50,7 +51,7 @@ def compared(learner: Learner, images: ImageSet, tasks: int) -> Compared:
         problem = adapt_only(problem, head)
     methods = {name: build_estimator(asked, problem) for name, asked in methods_of(config).items()}
     with evaluation_mode(learner.net):
-        rows = compare(methods, theta, batch, chunk_size=config.chunk_size, repeats=2)
+        rows = compare(methods, theta, batch, chunk_size=config.chunk_size, repeats=2, progress=progress)
         changes = gradient_difference(problem, build_dynamics(config.inner), config.inner.steps)(theta, batch)
     return Compared(rows, changes)
 
@@ -87,10 +88,11 @@ def compare_methods(
     with refusals():
         known = None if run in PRESETS else open_learner(find_learner(run), checkpoint, net, device)
         config = known.config if known else PRESETS[run]
-        with progress_bar("comparing"):
-            images = read_split(config.data, data, config.data.split)
-            learner = known or Learner.fresh(fitted(config, images)).to(device_for(device))
-            found = compared(learner, images, tasks)
+        with progress_bar("reading") as progress:
+            images = read_split(config.data, data, config.data.split, progress)
+        learner = known or Learner.fresh(fitted(config, images)).to(device_for(device))
+        with progress_bar("comparing methods") as progress:
+            found = compared(learner, images, tasks, progress)
         show(found, learner.config, tasks)
 
 
