@@ -357,6 +357,20 @@ def test_another_folder_does_not_become_the_sources(stopped_run: Path, begun: bo
     assert contents(stopped_run) == before
 
 
+def test_a_run_is_judged_on_pictures_that_were_moved(own_run: Path, tmp_path: Path) -> None:
+    judge = ["transfer", "evaluate", str(own_run), "--target-net", PUPIL, "--json"]
+    there = json.loads(cli.invoke(app, judge).stdout)
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    before = contents(own_run)
+    lost = cli.invoke(app, judge)
+    assert "mine: is not there, or no folder" in lost.output
+    found = json.loads(cli.invoke(app, [*judge, "--target-data", f"folder:{tmp_path}/moved"]).stdout)
+    assert (found["accuracy"], found["classes"]) == (there["accuracy"], there["classes"])
+    other = cli.invoke(app, [*judge, "--target-data", f"folder:{tmp_path}/letters"])
+    assert "has other pictures than in training" in other.output
+    assert contents(own_run) == before
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_run_that_cannot_go_on_is_left_as_it_was(stopped_run: Path, tmp_path: Path, begun: bool) -> None:
     if not begun:

@@ -134,6 +134,9 @@ def evaluate(
     target_net: Annotated[
         str | None, typer.Option(help="A net of your own, named again: it is not imported otherwise.")
     ] = None,
+    target_data: Annotated[
+        str | None, typer.Option(help="Where its folder of pictures is, as folder:PATH, if it was moved.")
+    ] = None,
     device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
     data: Data = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -141,7 +144,7 @@ def evaluate(
     """Measure accuracy, as a whole and for each class, by running statistics."""
     with refusals():
         with progress_bar("reading pictures") as progress:
-            result = evaluating.evaluate(run, split, checkpoint, data, target_net, progress, device)
+            result = evaluating.evaluate(run, split, checkpoint, data, target_net, progress, device, target_data)
         typer.echo(evaluating.to_json(result)) if as_json else _print_evaluation(result)
 
 

@@ -19,7 +19,7 @@ from metastep.runs.run import Which
 from metastep.transfer.building import choose_device, network
 from metastep.transfer.config import TransferConfig, trusted
 from metastep.transfer.features import tap
-from metastep.transfer.reading import read_data
+from metastep.transfer.reading import read_data, with_data_moved
 from metastep.trees import Tree, map_tree
 
 BATCH = 256
@@ -82,10 +82,15 @@ def evaluate(
     target_net: str | None = None,
     progress: Progress = silent,
     device: Device = "auto",
+    target_data: str | None = None,
 ) -> Evaluation:
-    """A run's target net on a part of its own data; on `device`, wherever it was trained"""
+    """A run's target net on a part of its own data; on `device`, wherever it was trained
+
+    target_data: where the user's own folder of pictures is, if it was moved.
+    """
     run = Run.open(folder)
-    config = replace(trusted(run.config(TransferConfig), target=target_net), device=device)
+    kept = with_data_moved(run.config(TransferConfig), data, None, target_data)
+    config = replace(trusted(kept, target=target_net), device=device)
     place, dtype = choose_device(config)
     splits = read_data(config, data, progress)
     batches = Batches(getattr(splits, split).to(place), BATCH, config.data.augment, training=False)

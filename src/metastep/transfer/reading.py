@@ -11,7 +11,7 @@ from metastep.errors import MetastepError
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.source import OTHER_SOURCE, coloured
 
-AGAIN = "--target-data folder:PATH, of a source --source-data, with --resume"
+AGAIN = "--target-data folder:PATH; of a source --source-data, with --resume"
 
 
 def read_data(config: TransferConfig, root: Path | None, progress: Progress = silent) -> LabelledSplits:
