@@ -1,5 +1,6 @@
 """Losses, modules and optimizers as people write them: what used to end in other numbers, without a word."""
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -552,3 +553,14 @@ def test_a_module_that_writes_into_its_data_is_refused(mapped: bool) -> None:
     method = ms.maml(ms.few_shot(net, squared_error), SGD, 2)
     with pytest.raises(ms.MetastepError, match=r"writes into its data.* Write x = x \+ 1"):
         (ms.over_tasks(method) if mapped else method)(ms.parameters_of(net), tasks if mapped else one(tasks))
+
+
+def test_a_meta_gradient_of_zeros_is_told() -> None:
+    net, tasks = nn.Linear(3, 2, dtype=torch.float64), regression()
+    problem, meta = ms.few_shot(net, squared_error), ms.parameters_of(net)
+    detached = problem._replace(start=lambda meta, task: {name: p.detach() for name, p in meta.items()})
+    with pytest.warns(UserWarning, match="exactly 0"):
+        ms.over_tasks(ms.maml(detached, SGD, 2))(meta, tasks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ms.over_tasks(ms.maml(problem, SGD, 2))(meta, tasks)

@@ -1,5 +1,6 @@
 """From one task to many: vmap of an estimator, and then the mean."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -28,7 +29,8 @@ def over_tasks(
 
     The estimator is mapped over tasks and then averaged; the other order, a gradient through a mapped loss, is
     silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory. `check_finite` looks at
-    the result, and so waits for a GPU; it is left out while compiling.
+    the result, and so waits for a GPU: one that is not finite is an error, one of zeros a warning. It is left out while
+    compiling.
     """
     require_estimator(estimator)
     require_chunk(chunk_size)
@@ -59,6 +61,12 @@ def over_tasks(
 
 
 _serial = count()
+
+
+ZERO = (
+    "the meta-gradient is exactly 0: by what this method differentiates, θ does not reach the outer loss. So it is "
+    "where a start or a loss is detached, and by first order for a θ that stands in the inner losses alone."
+)
 
 
 def require_chunk(chunk_size: int | None) -> None:
@@ -96,7 +104,10 @@ def task_count(tasks: Any) -> int:
 
 def require_finite(estimator: Estimator, meta: Tree, tasks: Any, estimate: Estimate) -> None:
     """Look once at the result; only if it is not finite, run the tasks again one by one to say where it began."""
-    if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *tree_leaves(estimate.grad))):
+    leaves = tree_leaves(estimate.grad)
+    if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *leaves)):
+        if not any(bool(leaf.any()) for leaf in leaves):
+            warnings.warn(ZERO, stacklevel=3)
         return
     for i in range(task_count(tasks)):
         place = where_not_finite(estimator, meta, map_tree(lambda x, i=i: x[i], tasks))
