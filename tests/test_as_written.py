@@ -564,3 +564,14 @@ def test_a_meta_gradient_of_zeros_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ms.over_tasks(ms.maml(problem, SGD, 2))(meta, tasks)
+
+
+def test_apply_takes_any_name_of_a_tensor_and_no_others() -> None:
+    net = twice(nn.Tanh())
+    x = torch.ones(1, 3, dtype=torch.float64)
+    changed = {name: tensor + 1 for name, tensor in net.state_dict().items()}
+    expected = ms.apply(net, {name: p + 1 for name, p in ms.parameters_of(net).items()}, x)
+    assert torch.equal(ms.apply(net, changed, x), expected)
+    assert torch.equal(ms.apply(net, {n: t for n, t in changed.items() if not n.startswith("0.")}, x), expected)
+    with pytest.raises(ms.MetastepError, match="Sequential has no parameter or buffer 'wrong'"):
+        ms.apply(net, {"wrong": x}, x)

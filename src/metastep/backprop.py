@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from metastep.checks import require_one_each
-from metastep.constants import constants_held
+from metastep.constants import Constants
 from metastep.estimators import Estimate, Estimator
 from metastep.trees import Tree
 from metastep.windows import InnerLoop, outer_value
@@ -29,7 +29,7 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
         return total, metrics
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        with constants_held():
+        with Constants():
             gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
         return Estimate(loss, gradient, metrics)
 

@@ -4,8 +4,7 @@ torch.no_grad() stops gradients, and forward mode alone does not look at it. `.d
 alone, where functions are differentiated twice; .detach() leaves out all of them.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,9 @@ from metastep.errors import MetastepError
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
-class _Constants(TorchFunctionMode):
+class Constants(TorchFunctionMode):
+    """Around what is to be differentiated twice"""
+
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch._C._set_grad_enabled:
             torch._C._set_fwd_grad_enabled(args[0])
@@ -29,18 +30,11 @@ class _Constants(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-@contextmanager
-def constants_held() -> Iterator[None]:
-    """What is computed here is to be differentiated twice"""
-    with _Constants():
-        yield
-
-
 def with_constants(loss: Callable[..., Any]) -> Callable[..., Any]:
     """`loss`, whose constants are so to every derivative"""
 
     def value(*args: Any) -> Any:
-        with _Constants():
+        with Constants():
             return loss(*args)
 
     return value

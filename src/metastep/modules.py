@@ -39,16 +39,22 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
 
 
 def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
-    """Tied weights have one name and several places; a part that occurs twice has several names and one place.
+    """Tied weights are one tensor in several places; a part that occurs twice has several names and one place.
 
     PyTorch ties by names, and of a part that occurs twice it would leave the replaced tensors behind in the module.
     """
-    named = {id(own): name for name, own in (*module.named_parameters(), *module.named_buffers())}
-    placed = {}
+    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    named = {name: id(own) for name, own in both}
+    if unknown := tensors.keys() - named.keys():
+        raise MetastepError(
+            f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as "
+            "metastep.parameters_of(module) does."
+        )
+    given, placed = {named[name]: tensor for name, tensor in tensors.items()}, {}
     for path, part in module.named_modules():  # each once
         for local, own in (*part._parameters.items(), *part._buffers.items()):
-            if own is not None and (name := named.get(id(own))) in tensors:
-                placed[f"{path}.{local}" if path else local] = tensors[name]
+            if id(own) in given:
+                placed[f"{path}.{local}" if path else local] = given[id(own)]
     return placed
 
 
