@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from metastep.compiler.compiling import Compiled, Step, as_traced
+from metastep.compiler.kin import Kin
 from metastep.errors import first_line
 from metastep.noise import generators, set_generators
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves
@@ -92,17 +93,20 @@ class Captured(Unit):
         return inputs, outputs[0], replay
 
 
-def unit(step: Step, device: torch.device, draws_noise: bool = False, compile: bool = False) -> Unit:
+def unit(
+    step: Step, device: torch.device, draws_noise: bool = False, compile: bool = False, kin: Kin | None = None
+) -> Unit:
     """The step as it is best run on `device`
 
     compile: it is called often enough. Then a GPU gets kernels for it; on a CPU, where the compiler would take longer
     than most runs, what it does twice is left out.
+    kin: other steps of this process that what is compiled may serve.
     """
     if draws_noise:
         return Unit(step, "called as it is: it draws random numbers, which a recorded step would draw again")
     if device.type != "cuda":
-        return Unit(Compiled(step, as_traced), "operator by operator") if compile else Unit(step)
-    return Captured(Compiled(step) if compile else step, recorded_by_cuda(), "captured in a CUDA graph")
+        return Unit(Compiled(step, as_traced, kin), "operator by operator") if compile else Unit(step)
+    return Captured(Compiled(step, kin=kin) if compile else step, recorded_by_cuda(), "captured in a CUDA graph")
 
 
 def recorded_by_cuda() -> Record:

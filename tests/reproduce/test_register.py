@@ -84,6 +84,12 @@ def test_sizes_add_up_to_the_totals_that_the_paper_prints() -> None:
     assert [sum(sizes) for sizes in SIZES.values()] == [60_000, 13_000, 11_788, 6_700, 9_532, 20_580]
 
 
+def test_only_the_runs_of_one_claim_look_at_their_gradients() -> None:
+    looking = {preset for preset in TRANSFER if configured(preset, 0, None, {}).gradient_difference}
+    assert looking == {f"{target}-sgd-baseline" for target in (*TARGETS, "digits")}
+    assert {*REGISTER["X15"].presets, *REGISTER["X15"].stand_in} <= looking
+
+
 def test_small_tasks_come_first_and_cheap_methods_before_dear_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

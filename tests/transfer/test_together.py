@@ -4,17 +4,20 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
+from metastep.compiler import compiling, kin
 from metastep.data.batches import Batches
 from metastep.errors import NonFiniteError
 from metastep.runs import Run, read_metrics
 from metastep.runs.together import Turns, together
 from metastep.transfer import epoch as epochs
 from metastep.transfer import reading
-from metastep.transfer.config import InnerConfig, MethodConfig, TargetConfig, TransferConfig
+from metastep.transfer.building import kin_of
+from metastep.transfer.config import InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.train import resume_in_turns, train, train_in_turns
 from tests.transfer.train_helpers import TEACHER, TINY, checkpoint, same, stop_at, stripes, tiny, with_source
@@ -157,3 +160,25 @@ def test_what_others_take_counts_as_its_own_time(tmp_path: Path, monkeypatch: py
     trained = max(together([train_in_turns(scratch, tmp_path / "run"), slow(20)], 2), key=lambda end: end.epoch)
     assert trained.beside == 1
     assert trained.seconds > 0.05 * 6  # a pause in each iteration
+
+
+def test_seeds_share_a_trace_and_end_as_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a source of its own, which the trace holds"""
+    traces = Mock(wraps=compiling.traced)
+    monkeypatch.setattr(compiling, "traced", traces)
+    source = SourceConfig("resnet8", dataset="stripes", epochs=1)
+    config = tiny(source=source, target=TargetConfig("vgg4"), data=replace(TINY.data, batch=7), epochs=1, compile=True)
+    seeds = [replace(config, seed=seed) for seed in (0, 1)]
+    kin._MADE.clear()
+    for turns in together((train_in_turns(each, tmp_path / f"{each.seed}") for each in seeds), 2):
+        assert turns.epoch == 1
+    assert traces.call_count == 2  # the source's training, and the target's
+    kin._MADE.clear()
+    train(seeds[1], tmp_path / "alone")
+    assert traces.call_count == 4
+    assert same(checkpoint(tmp_path / "1"), checkpoint(tmp_path / "alone"))
+    assert not same(checkpoint(tmp_path / "0"), checkpoint(tmp_path / "1"))
+
+
+def test_a_net_of_the_users_own_is_traced_anew(source: Path) -> None:
+    assert kin_of(with_source(source), None) is None

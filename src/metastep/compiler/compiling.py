@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from metastep.compiler.kin import Kin, Program, layouts, made_once
 from metastep.compiler.side_by_side import teach_inductor
 from metastep.compiler.simplifying import merge_equal, simplified
 from metastep.compiler.unpooling import max_pool2d_with_indices_backward
 from metastep.errors import first_line
 from metastep.noise import recorded
-from metastep.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
+from metastep.trees import tree_flatten, tree_leaves, tree_unflatten
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
@@ -56,11 +57,11 @@ class Compiled:
 
     Inputs of another shape are traced anew, but compiled only if they are not smaller than others were, as the last
     batch of an epoch is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its
-    trace is run, and where there is none, so is the step.
+    trace is run, and where there is none, so is the step. What was made for one of its kin in this process is taken.
     """
 
-    def __init__(self, step: Step, backend: Backend = inductor) -> None:
-        self._step = step
+    def __init__(self, step: Step, backend: Backend = inductor, kin: Kin | None = None) -> None:
+        self._step, self._kin = step, kin
         self._ways = {"traced": as_traced} if backend is as_traced else {"compiled": backend, "traced": as_traced}
         self._compiled: dict[Any, Step] = {}
         self._largest = 0
@@ -69,7 +70,7 @@ class Compiled:
         self.notice = compiles if self.path == "compiled" else "traced, which takes some seconds"
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
-        key, size = _layouts((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
+        key, size = layouts((state, inputs)), sum(leaf.numel() for leaf in tree_leaves(inputs))
         if key not in self._compiled:
             pays = "compiled" not in self._ways or size >= self._largest
             self._compiled[key] = self._made(state, inputs) if pays else self._step
@@ -81,28 +82,26 @@ class Compiled:
         began, reasons = time.perf_counter(), []
         for way, backend in self._ways.items():
             try:
-                step = compiled(self._step, (state, *inputs), backend)
-                step(state, *inputs)  # some kernels are made, and some fail, when they are first used
+                program = self._program((state, *inputs), backend)
+                program(state, *inputs)  # some kernels are made, and some fail, when they are first used
             except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
                 reasons.append(f"not {way}: {type(error).__name__}: {first_line(error)}")
             else:
                 self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
-                return step
+                return program
         self.path = reasons[0]
         return self._step
 
+    def _program(self, examples: tuple[Any, ...], backend: Backend) -> Program:
+        make = partial(compiled, self._step, examples, backend)
+        return made_once(self._kin, backend, examples, make) if self._kin else make()
 
-def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Step:
+
+def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Program:
     """`step` for arguments shaped as `examples`"""
     with torch.no_grad(), _without_collecting():
         graph, held, spec = traced(step, examples)
-        run = backend(graph, [*tree_leaves(examples), *held])
-
-    @torch.no_grad()
-    def call(*arguments: Any) -> tuple[Any, Any]:
-        return tree_unflatten(list(run(*tree_leaves(arguments), *held)), spec)  # type: ignore[no-any-return]
-
-    return call
+        return Program(backend(graph, [*tree_leaves(examples), *held]), held, spec)
 
 
 def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], Any]:
@@ -158,7 +157,3 @@ def _lift(module: GraphModule) -> list[Tensor]:
         graph.erase_node(node)
     module.recompile()
     return [getattr(module, str(name)).detach() for name in held]
-
-
-def _layouts(tree: Tree) -> Any:
-    return tree_flatten(tree)[1], tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in tree_leaves(tree))

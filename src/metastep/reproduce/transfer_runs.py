@@ -1,6 +1,6 @@
 """Transfer runs of a preset. They test themselves after every epoch; what counts is test at the first best validation.
 
-Some LOOKS times in a run they also look at how the transfer gradient changes in a virtual step.
+Those of LOOKED_AT also look, some LOOKS times, at how the transfer gradient changes in a virtual step.
 """
 
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ from metastep.transfer.epoch import Trained
 from metastep.transfer.presets import PRESETS, SIZES
 from metastep.transfer.source import find_weights
 
-LOOKS = 144
+LOOKED_AT, LOOKS = "-sgd-baseline", 144  # as the paper's figure does; a look takes as long as several iterations
 
 
 def presets() -> dict[str, TransferConfig]:
@@ -31,8 +31,8 @@ def presets() -> dict[str, TransferConfig]:
 
 def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TransferConfig:
     del iterations  # of few-shot runs; a transfer run is a number of epochs, and its schedule ends with them
-    config = PRESETS[preset]
-    return replace(config, seed=seed, gradient_difference=look_every(preset) if config.learns_weights else 0, **changes)
+    looks = look_every(preset) if preset.endswith(LOOKED_AT) else 0
+    return replace(PRESETS[preset], seed=seed, gradient_difference=looks, **changes)
 
 
 def look_every(preset: str) -> int:

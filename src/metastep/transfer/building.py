@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from metastep.compiler.kin import Kin
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.engine import Unit, unit
@@ -74,13 +76,14 @@ def _assembled(
     val: Batches, test: Batches, dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
     method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
+    compile = is_compiled(config, device, config.epochs * len(train))
     looking = None
     if config.gradient_difference:
         looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)  # a few times only
     return Parts(
         target.module,
         initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy, is_compiled(config, device, config.epochs * len(train))),
+        unit(iteration(method, target, guide), device, noisy, compile, kin_of(config, guide)),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -96,6 +99,17 @@ def is_compiled(config: TransferConfig, device: torch.device, iterations: int) -
     if config.compile is not None:
         return config.compile
     return config.learns_weights and iterations >= (WORTH_COMPILING if device.type == "cuda" else WORTH_TRACING)
+
+
+def kin_of(config: TransferConfig, guide: Guidance | None) -> Kin | None:
+    """Of its iteration: those of other seeds, which may have sources of their own
+
+    A net of the user's own has none: its code may change while a program goes on, and its name stays.
+    """
+    if not {config.source.net, config.target.net} <= CLASSIFIERS.keys():
+        return None
+    holds = guide.source.module.state_dict() if guide else {}
+    return Kin((replace(config.essential, seed=0), config.precision), tuple(holds.values()))
 
 
 def layout_on(device: torch.device) -> torch.memory_format:
