@@ -1,6 +1,5 @@
 """Figures in the form of the paper's, from the files that the claims are judged by."""
 
-import math
 import statistics
 from pathlib import Path
 
@@ -103,21 +102,17 @@ def draw_ablations(runs: dict[str, tuple[Outcome, ...]], times: BySteps | None, 
         left, right = figure.subplots(1, 2)
         for place, (name, (_, steps)) in enumerate(shown.items()):
             tests = [each.accuracy for each in runs[name]]
-            spread = statistics.stdev(tests) if len(tests) > 1 else None
+            spread = statistics.stdev(tests) if len(tests) > 1 else 0
             colour = COLOURS["multi_step2" if steps[1] > 1 else "maml"]
-            left.bar(place, statistics.fmean(tests), 2 * WIDTH, yerr=spread, color=colour, capsize=3)
+            left.errorbar(place, statistics.fmean(tests), spread, fmt="o", color=colour, capsize=3)
             if times and steps in times.rows:
                 right.bar(place, seconds_of_epoch(times.rows[steps], target_of(times.setting)), 2 * WIDTH, color=colour)
-        left.set(ylabel="accuracy, %", ylim=_around([each.accuracy for name in shown for each in runs[name]]))
+        left.set(ylabel="accuracy, %", title="mean and deviation over seeds")
         right.set(ylabel="s / epoch", title=f"{times.setting} on {times.device}" if times else "not measured yet")
         for axes in (left, right):
+            axes.set_xlim(-0.6, len(shown) - 0.4)
             axes.set_xticks(range(len(shown)), [title for title, _ in shown.values()], rotation=30, ha="right")
         figure.savefig(picture, metadata={"Date": None})
-
-
-def _around(values: list[float]) -> tuple[float, float]:
-    """So that differences of points can be seen"""
-    return math.floor(min(values)) - 2, math.ceil(max(values)) + 1
 
 
 def _against_steps(axes: Axes, rows: list[Row], quantity: str) -> None:
