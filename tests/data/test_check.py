@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from metastep.data.check import Finding, check_folder, usable_pictures
 from metastep.data.episodes import Episodes
@@ -81,6 +82,25 @@ def test_no_classes_at_all(tmp_path: Path) -> None:
     assert summary(check_folder(tmp_path), tmp_path) == {("empty", ".")}
     with pytest.raises(DataError, match="absent: is not a folder"):
         check_folder(tmp_path / "absent")
+
+
+def test_folders_beside_the_parts_are_found(tmp_path: Path) -> None:
+    for i, part in enumerate(("train", "test", "valid")):
+        for name in "ab":
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("L", (9 + i, 9), ord(name)).save(tmp_path / part / name / "0.png")
+    (tmp_path / "README").touch()  # does no harm there
+    (strange,) = check_folder(tmp_path)
+    assert strange.message == f"{tmp_path}/valid: is none of train, val, test, and is not read: rename or move it."
+    (tmp_path / "valid").rename(tmp_path / "val")
+    assert check_folder(tmp_path) == []
+
+
+def test_of_a_part_that_is_alone_the_classes_are_looked_at(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"a": 2, "b": 2})
+    (tmp_path / "train" / "b" / "cut.png").touch()
+    write_classes(tmp_path / "val", {"a": 2, "b": 2})
+    assert summary(check_folder(tmp_path), tmp_path) == {("misplaced", "train"), ("unreadable", "train/b/cut.png")}
 
 
 @pytest.mark.parametrize("damage", ["none", "text", "stray", "bare", "nested", "loop"])

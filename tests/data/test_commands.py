@@ -14,6 +14,8 @@ from metastep.data.folder import load_folder
 from metastep.data.labelled import LABELLED
 from metastep.fewshot.commands import DEFAULT
 from metastep.fewshot.presets import PRESETS
+from metastep.transfer.commands import DEFAULT as TRANSFER_DEFAULT
+from metastep.transfer.presets import PRESETS as TRANSFER_PRESETS
 from tests.data.helpers import write_classes
 
 
@@ -169,12 +171,94 @@ def test_check_of_a_data_set() -> None:
 
 
 def test_check_of_a_folder_for_transfer(tmp_path: Path) -> None:
-    write_classes(tmp_path / "photos" / "train", {"a": 1})
-    write_classes(tmp_path / "photos" / "test", {"a": 2})
-    (tmp_path / "photos" / "test" / "a" / "000.png").unlink()  # which is that of train, too
-    result = run("check", tmp_path / "photos")
+    folder = write_classes(tmp_path / "photos", {"cats": 20, "dogs [red]": 10})
+    result = run("check", folder, "--transfer")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert cells(result) == [
+        ["class", "train", "val", "test"],
+        ["cats", "12", "4", "4"],
+        ["dogs [red]", "6", "2", "2"],
+        ["all", "18", "6", "6"],
+    ]
+    pictures, validation, batches, verdict = result.output.splitlines()[-4:]
+    assert pictures.startswith("pictures: 30 of 12x8 to 12x27, in colour; each is stretched to 16x16 pixels (--size)")
+    assert validation == "validation: 20% of each class, drawn with seed 0"
+    assert batches == "batches: 1 in an epoch, of up to 25 pictures (--batch), the last of 18"
+    assert verdict == f"{folder}: all is well for transfer"
+    asked = run("check", folder, "--transfer", "--size", 64, "--batch", 4).output
+    assert "64x64 pixels" in asked
+    assert "5 in an epoch" in asked
+
+
+def test_who_asks_for_episodes_of_few_classes_is_told_of_transfer(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", {"a": 9, "b": 9})
+    result = run("check", folder)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1].endswith("ask with --transfer.")
+
+
+@pytest.mark.parametrize("flags", [[], ["--transfer"]])
+def test_check_of_a_folder_with_parts(flags: list[str], tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"a": 4, "b": 4})
+    write_classes(tmp_path / "test", {"b": 9})
+    alike = [tmp_path / "test" / "b" / f"{i:03d}.png" for i in range(4)]  # which are those of a in train, too
+    for file in alike:
+        file.unlink()
+    result = run("check", tmp_path, *flags)
+    assert result.exit_code == 1
+    assert result.output == f"{tmp_path}/test: has a single class: there is nothing to tell apart. " + (
+        "Add a folder of another class.\n"
+    )
+    (tmp_path / "test" / "a").mkdir()
+    (tmp_path / "test" / "b" / "008.png").rename(tmp_path / "test" / "a" / "008.png")
+    result = run("check", tmp_path, *flags)
     assert result.exit_code == 0
-    assert f"{tmp_path}/photos: all is well for transfer" in result.output
+    assert cells(result)[-1] == ["all", "6", "2", "5"]
+    assert result.output.splitlines()[-1].startswith(f"{tmp_path}: all is well for transfer; its own train/ and test/")
+
+
+def test_what_is_wrong_with_a_folder_for_transfer_is_said_once(tmp_path: Path) -> None:
+    write_classes(tmp_path / "train", {"a": 4, "b": 4})
+    result = run("check", tmp_path)
+    assert result.exit_code == 1
+    assert result.output.count("there is no test beside it that does") == 1
+
+
+def test_check_for_transfer_goes_on_without_what_is_wrong(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", {"a": 5, "b": 5})
+    (folder / "a" / "notes.txt").write_text("no picture")
+    result = run("check", folder, "--transfer")
+    assert result.exit_code == 1
+    assert f"1 finding in {folder}\nwithout what was found" in result.output
+    assert cells(result)[-1] == ["all", "6", "2", "2"]
+    assert "all is well" not in result.output
+
+
+def test_check_of_labelled_data_for_transfer() -> None:
+    assert run("check", "digits", "--transfer").output == run("check", "digits").output
+    check_refused(run("check", "omniglot", "--transfer"), "'omniglot': unknown. Choose one of digits, glyphs")
+    write_classes(Path("omniglot"), {"a": 5, "b": 5})  # as transfer takes it
+    assert run("check", "omniglot", "--transfer").output.endswith("omniglot: all is well for transfer\n")
+
+
+@pytest.mark.usefixtures("glyphs_cache")
+def test_glyphs_are_for_both() -> None:
+    assert run("check", "glyphs", "--transfer").output.startswith("glyphs: all is well: 1,575 train, 210 val, 315 test")
+
+
+def test_what_check_supposes_is_what_transfer_does_by_default() -> None:
+    usual = Signature.from_callable(commands.check).parameters
+    asked = TRANSFER_PRESETS[TRANSFER_DEFAULT].data
+    assert (usual["size"].default, usual["batch"].default) == (asked.size, asked.batch)
+
+
+def test_show_of_a_folder_with_parts_shows_one(tmp_path: Path, elsewhere: Path) -> None:
+    for part in ("train", "test"):
+        write_classes(tmp_path / "photos" / part, {"a": 6, "b": 6})
+    shown = ("show", tmp_path / "photos", "--ways", 2, "--queries", 1, "--episodes", 1)
+    assert run(*shown).stdout == "photos-train.png: 1 episode out of 2 classes\n"
+    assert run(*shown, "--split", "test").stdout == "photos-test.png: 1 episode out of 2 classes\n"
+    assert len(list(elsewhere.iterdir())) == 2
 
 
 def test_check_lists_what_is_wrong(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_what_is_out_of_place_is_named(tmp_path: Path) -> None:
 def test_unreadable_pictures_and_folders_are_named(tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "mine", {"a": 1})
     (folder / "a" / "notes.txt").write_text("hello")
-    with pytest.raises(DataError, match=r"a/notes\.txt: is not an image"):
+    with pytest.raises(DataError, match=r"a/notes\.txt: is not an image .*; `metastep data check` lists everything"):
         load_folder(folder, size=4)
     for path in (tmp_path / "absent", folder / "a" / "notes.txt"):
         with pytest.raises(DataError, match="is not a folder"):

@@ -157,9 +157,9 @@ def test_a_folder_is_split_class_by_class(tmp_path: Path) -> None:
     assert pixels.tobytes() in set.union(*(contents(part) for part in splits[:3]))
 
 
-def test_a_class_too_small_to_split_is_named(tmp_path: Path) -> None:
-    folder = write_classes(tmp_path / "photos", {"a": 10, "b": 2})
-    with pytest.raises(DataError, match="photos/b: has 2 pictures, which cannot be split"):
+def test_classes_too_small_to_split_are_named(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "photos", {"a": 10, "b": 2, "c\x1b": 1})
+    with pytest.raises(DataError, match=r"photos: .* need 3 .* of 3 classes 2 have fewer: b \(2\), c\\x1b \(1\)\. Add"):
         load_labelled(str(folder), size=8)
 
 
@@ -192,6 +192,20 @@ def test_parts_must_have_the_same_classes(tmp_path: Path) -> None:
     write_classes(tmp_path / "train", {"c": 1})
     with pytest.raises(DataError, match="the class c is not in every part"):
         load_labelled(str(tmp_path), size=8)
+
+
+@pytest.mark.parametrize("parts", [("train", "val"), ("test",)])
+def test_train_and_test_come_together(parts: tuple[str, ...], tmp_path: Path) -> None:
+    (other,) = {"train", "test"} - set(parts)
+    with pytest.raises(DataError, match=rf"holds folders, .* there is no {other} beside it that does\. Add it, or"):
+        load_labelled(str(write_split(tmp_path, *parts)), size=8)
+
+
+def test_a_damaged_file_may_not_be_the_only_one(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path, {"a": 3, "b": 3})
+    (folder / "a" / "000.png").write_text("no picture")
+    with pytest.raises(DataError, match=r"a/000\.png: is not an image .* PNG or JPEG; `metastep data check` lists"):
+        load_labelled(str(folder), size=8)
 
 
 def test_a_folder_of_one_class_is_refused(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from metastep.data.errors import DataError
 from metastep.data.files import contents
-from metastep.data.remembering import placed, without_place
+from metastep.data.remembering import fingerprint_of, placed, without_place
 from tests.data.helpers import write_classes
 
 
@@ -48,6 +49,11 @@ def test_a_place_is_found_from_everywhere(photos: Path, tmp_path: Path, monkeypa
     assert placed("photos", None) == placed("folder:photos", tmp_path) == f"folder:{photos}"
     monkeypatch.chdir(tmp_path / "below")
     assert placed("../photos", None) == f"folder:{photos}"
+
+
+def test_a_folder_that_is_not_there_is_refused_as_by_its_loader(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent: is not a folder\. Give a folder with one sub-folder of pictures"):
+        fingerprint_of(f"folder:{tmp_path}/absent", None)
 
 
 def test_names_without_a_place() -> None:

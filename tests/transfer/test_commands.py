@@ -345,6 +345,32 @@ def test_a_source_is_told_before_it_is_trained_and_counted_when_it_is_stopped(
     assert "the source" not in resumed(Path("run"))[1]
 
 
+def test_a_run_that_was_stopped_in_its_source_has_a_page(stopped_run: Path) -> None:
+    assert cli.invoke(app, ["report", str(stopped_run), "--out", "page.html"]).exit_code == 0
+    page = Path("page.html").read_text()
+    assert f"its source, {TEACHER} on folder:letters, is trained first: 1 of 2 epochs are done" in page
+    assert "No run here has meta-networks" not in page
+
+
+@pytest.mark.usefixtures("_folders")
+@pytest.mark.parametrize("part", ["target", "source"])
+def test_a_folder_that_is_not_there_is_named(part: str) -> None:
+    there = [flag.replace("folder:mine" if part == "target" else "folder:letters", "folder:nowhere") for flag in OWN]
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *there])
+    assert done.exit_code == 2
+    assert "nowhere: is not a folder. Give a folder with one sub-folder of pictures per class." in done.output
+
+
+@pytest.mark.usefixtures("_folders")
+def test_what_data_check_says_is_what_is_learned_from() -> None:
+    checked = cli.invoke(app, ["data", "check", "mine", "--transfer"]).output
+    assert "│ class 2 │     4 │   2 │    1 │" in checked
+    cli.invoke(app, ["transfer", "run", "--preset", "tiny", *OWN, "--out", "run"])
+    judge = ["transfer", "evaluate", "run", "--target-net", PUPIL, "--json", "--split"]
+    classes = [json.loads(cli.invoke(app, [*judge, part]).stdout)["classes"][2] for part in ("train", "val", "test")]
+    assert [each["pictures"] for each in classes] == [4, 2, 1]
+
+
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("other", ["folder:mine", "folder:nowhere"])
 def test_another_folder_does_not_become_the_sources(stopped_run: Path, begun: bool, other: str) -> None:
@@ -418,6 +444,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([], "--target-data folder:mine: from whom is it to learn? The source of tiny, trained on stripes, is for"),
         (["--source-net", "resnet8"], "Name one with --source-weights, a file or an earlier run, or what to train one"),
         (["--source-data", "glyphs"], "--source-data = glyphs: its pictures are grey, and those of folder:"),
+        (["--source-data", "glyphs"], "mine are read in colour. Name a source for such pictures"),
         (["--source-data", "glyphs"], "in --source-weights; or what to train one on in --source-data."),
     ],
 )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from metastep.data.errors import DataError, printable, problem
+from metastep.data.errors import DataError, printable
 from metastep.data.files import entries, folder_identity, read_bytes
-from metastep.data.own import is_split
+from metastep.data.folder import require_folder
+from metastep.data.own import alone, class_folders, lone_half
 from metastep.data.pictures import open_picture
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import PARTS
@@ -32,13 +33,13 @@ class Finding:
 
 def check_folder(path: Path, *, progress: Progress = silent) -> list[Finding]:
     """Everything that would stop the loaders, or spoil what is learned from it; empty when all is well."""
-    if not path.is_dir():
-        raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
+    require_folder(path)
     first_with: dict[str, Path] = {}  # content hash -> the first file that has it
-    if not is_split(path):
-        return _check_classes(path, first_with, progress)
-    parts = [path / part for part in PARTS if (path / part).is_dir()]
-    return [finding for part in parts for finding in _check_classes(part, first_with, progress)]
+    if lone := lone_half(path):
+        return [_raised("misplaced", lone, alone(lone)), *_check_classes(lone, first_with, progress)]
+    folders = class_folders(path)
+    unread = _beside_parts(path) if folders != [path] else []
+    return unread + [finding for folder in folders for finding in _check_classes(folder, first_with, progress)]
 
 
 def usable_pictures(path: Path, findings: Iterable[Finding]) -> dict[str, int]:
@@ -46,6 +47,13 @@ def usable_pictures(path: Path, findings: Iterable[Finding]) -> dict[str, int]:
     found = {finding.path for finding in findings}
     classes = [entry for entry in entries(path) if entry.is_dir() and entry not in found]
     return {folder.name: sum(file not in found for file in entries(folder)) for folder in classes}
+
+
+def _beside_parts(path: Path) -> list[Finding]:
+    """Folders that nobody reads, such as valid/ where val/ was meant."""
+    strange = [entry for entry in entries(path) if entry.is_dir() and entry.name not in PARTS]
+    reason = f"is none of {', '.join(PARTS)}, and is not read: rename or move it"
+    return [_finding("misplaced", entry, reason) for entry in strange]
 
 
 def _check_classes(path: Path, first_with: dict[str, Path], progress: Progress) -> list[Finding]:
@@ -68,7 +76,7 @@ def _check_class(folder: Path, first_with: dict[str, Path]) -> list[Finding]:
     try:
         files = entries(folder)
     except DataError as error:
-        return [_unreadable(folder, error)]
+        return [_raised("unreadable", folder, error)]
     if not files:
         return [_finding("empty", folder, "has no pictures: fill or remove it")]
     return [finding for file in files if (finding := _check_file(file, folder, first_with))]
@@ -83,7 +91,7 @@ def _check_file(file: Path, folder: Path, first_with: dict[str, Path]) -> Findin
         data = read_bytes(file)
         open_picture(data, file, smallest=1)
     except DataError as error:
-        return _unreadable(file, error)
+        return _raised("unreadable", file, error)
     twin = first_with.setdefault(hashlib.sha256(data).hexdigest(), file)
     if twin == file:
         return None
@@ -110,5 +118,5 @@ def _finding(kind: Kind, path: Path, reason: str) -> Finding:
     return Finding(kind, path, printable(f"{reason}."))
 
 
-def _unreadable(path: Path, error: DataError) -> Finding:
-    return Finding("unreadable", path, str(error).removeprefix(f"{printable(path)}: "))
+def _raised(kind: Kind, path: Path, error: DataError) -> Finding:
+    return Finding(kind, path, str(error).removeprefix(f"{printable(path)}: "))

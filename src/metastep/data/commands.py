@@ -18,6 +18,7 @@ from metastep.data.catalog import (
     data_directory,
     entry_of,
     find,
+    own_folder,
     resolve,
 )
 from metastep.data.check import Finding, check_folder
@@ -26,10 +27,14 @@ from metastep.data.download import download_omniglot
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.data.files import entries
-from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, only_labelled
+from metastep.data.for_transfer import in_words, outlook
+from metastep.data.images import LabelledSplits
+from metastep.data.labelled import LABELLED, OWN, LabelledEntry, is_parted, labelled_entry, only_labelled
+from metastep.data.own import has_parts
 from metastep.data.pictures import save_picture
-from metastep.data.previews import describe, read_classes, read_labelled
+from metastep.data.previews import describe, preview
 from metastep.data.serving import Served, possible, served_by
+from metastep.data.splits import PARTS
 from metastep.errors import how_many
 
 app = typer.Typer(
@@ -105,8 +110,7 @@ def show(
     """Draw a contact sheet: a few episodes with their support and their queries."""
     with refusals():
         with progress_bar(f"reading {printable(name)}") as progress:
-            read = read_labelled if only_labelled(name) else read_classes
-            label, split, images = read(name, data, split, progress)
+            label, split, images = preview(name, data, split, progress)
         title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
         sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
@@ -121,31 +125,61 @@ def check(
     ways: Ways = 5,
     shots: Shots = 1,
     queries: Queries = 5,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="For `metastep transfer run`, where all classes are trained on.")
+    ] = False,
+    size: Annotated[int, _at_least_one("For transfer: pixels along the side that pictures are made.")] = 16,
+    batch: Annotated[int, typer.Option(min=2, help="For transfer: pictures in an iteration.")] = 25,
     data: Data = None,
 ) -> None:
-    """List everything that is wrong with a folder of your own pictures, and which splits can serve such episodes.
+    """List everything that is wrong with a folder of your own pictures, and whether there are enough of them.
 
-    Exit status 1 if anything is wrong, or if a split has too few classes or pictures.
+    For few-shot learning, which splits can serve such episodes; with --transfer, how many pictures of each class would
+    be trained on, validated with and tested on. Exit status 1 if anything is wrong, or too little.
     """
     with refusals():
-        with progress_bar(f"checking {printable(name)}") as progress:
-            if only_labelled(name):
+        if only_labelled(name) or (transfer and labelled_entry(name, data) is not OWN):
+            with progress_bar(f"checking {printable(name)}") as progress:
                 typer.echo(describe(name, data, progress))
-                return
-            entry, folder = resolve(name, data)
-            findings = check_folder(folder, progress=progress) if entry is FOLDER else []
-            served = served_by(name, data, Episodes(ways, shots, queries), findings, progress)
-        if findings:
-            _print_findings(findings, folder)
-        if served:
-            _print_served(served, f"{ways}-way {shots}-shot with {how_many(queries, 'query', 'queries')}?")
-        short = any(each.shortage for each in served)
-        if short:
-            typer.echo(possible(served, Episodes(ways, shots, queries)))
-        if findings or short:
-            raise typer.Exit(1)
-        purpose = "" if served else " for transfer; its own train/ and test/ share their classes, and serve no episodes"
-        typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well{purpose}")
+            return
+        if transfer or is_parted(name, data):
+            _check_for_transfer(own_folder(name, data), size, batch)
+        else:
+            _check_for_episodes(name, data, Episodes(ways, shots, queries))
+
+
+def _check_for_transfer(folder: Path, size: int, batch: int) -> None:
+    with progress_bar(f"checking {printable(folder)}") as progress:
+        findings = check_folder(folder, progress=progress)
+        seen = outlook(folder, findings)
+    _print_findings(findings, folder)
+    if not isinstance(seen, str):
+        _print_splits(seen.splits, "without what was found" if findings else "")
+        typer.echo("\n".join(in_words(seen, size, batch)))
+    elif seen not in {finding.message for finding in findings}:
+        typer.echo(seen)
+    if findings or isinstance(seen, str):
+        raise typer.Exit(1)
+    parts = "; its own train/ and test/ share their classes, and serve no episodes" if has_parts(folder) else ""
+    typer.echo(f"{printable(folder)}: all is well for transfer{parts}")
+
+
+def _check_for_episodes(name: str, data: Path | None, episodes: Episodes) -> None:
+    entry, folder = resolve(name, data)
+    with progress_bar(f"checking {printable(name)}") as progress:
+        findings = check_folder(folder, progress=progress) if entry is FOLDER else []
+        served = served_by(name, data, episodes, findings, progress)
+    _print_findings(findings, folder)
+    queries = how_many(episodes.queries, "query", "queries")
+    _print_served(served, f"{episodes.ways}-way {episodes.shots}-shot with {queries}?")
+    short = any(each.shortage for each in served)
+    if short:
+        typer.echo(possible(served, episodes))
+    if short and entry is FOLDER:
+        typer.echo("For transfer, which trains on all classes, and needs two of them, ask with --transfer.")
+    if findings or short:
+        raise typer.Exit(1)
+    typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well")
 
 
 def _table(*headings: str, title: str = "") -> Table:
@@ -163,6 +197,8 @@ def _described(entry: Entry | LabelledEntry, splits: str, files: tuple[Path, ...
 
 
 def _print_findings(findings: list[Finding], folder: Path) -> None:
+    if not findings:
+        return
     table = _table("problem", "where", "what to do")
     for finding in findings:
         where = printable(finding.path.relative_to(folder))
@@ -178,4 +214,17 @@ def _print_served(served: list[Served], question: str) -> None:
         pictures = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
         answer = Text(printable(shortage), "yellow") if shortage else Text("yes", "green")
         table.add_row(split, f"{len(sizes):,}", pictures, answer)
+    Console().print(table)
+
+
+def _print_splits(splits: LabelledSplits, title: str) -> None:
+    """How many pictures of each class are for what."""
+    table = _table("class", title=title)
+    for part in PARTS:
+        table.add_column(part, justify="right")
+    numbers = [part.sizes for part in (splits.train, splits.val, splits.test)]
+    for name, *row in zip(splits.train.names, *numbers, strict=True):
+        table.add_row(Text(printable(name)), *(f"{number:,}" for number in row))
+    table.add_section()
+    table.add_row("all", *(f"{sum(column):,}" for column in numbers))
     Console().print(table)

@@ -1,13 +1,14 @@
 """A user's own pictures: one sub-folder per class, files of any size and kind."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import torch
+from PIL.Image import Resampling
 
-from metastep.data.errors import problem
+from metastep.data.errors import DataError, problem
 from metastep.data.files import entries
-from metastep.data.images import ImageSet, stack_classes
+from metastep.data.images import ImageSet, Pixels, stack_classes
 from metastep.data.pictures import read_picture
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import Split, sizes_from_fractions, split_classes
@@ -39,7 +40,7 @@ def load_folder(
     total, done = sum(map(len, files)), 0
     rows = []
     for row in files:
-        rows.append([read_picture(file, size, channels) for file in row])
+        rows.append([read_in_class(file, size, channels) for file in row])
         progress(done := done + len(row), total)
     images, counts = stack_classes(rows)
     return ImageSet(torch.from_numpy(images), names, names, counts)
@@ -50,18 +51,37 @@ def classes_of(names: Sequence[str], split: Split) -> tuple[str, ...]:
     return tuple(names[i] for i in split_classes(sizes_from_fractions(len(names), FRACTIONS), split))
 
 
-def class_files(path: Path) -> dict[str, list[Path]]:
-    """Class name -> its files, both sorted; anything that is not in its place is refused."""
-    if not path.is_dir():
-        raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
+def class_files(path: Path, without: Container[Path] = ()) -> dict[str, list[Path]]:
+    """Class name -> its files, both sorted; anything that is not in its place is refused.
+
+    without: what is taken for removed.
+    """
+    require_folder(path)
     classes = {}
-    for folder in entries(path):
+    for folder in _entries(path, without):
         if not folder.is_dir():
             raise problem(folder, "lies outside the class folders", f"Move or remove it; {_ADVICE}")
-        classes[folder.name] = entries(folder)
+        classes[folder.name] = _entries(folder, without)
         if not classes[folder.name]:
             raise problem(folder, "is a class without pictures", f"Fill or remove it; {_ADVICE}")
         for file in classes[folder.name]:
             if not file.is_file():
                 raise problem(file, "is no file, but lies in a class folder", f"Move or remove it; {_ADVICE}")
     return classes
+
+
+def require_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise problem(path, "is not a folder", "Give a folder with one sub-folder of pictures per class")
+
+
+def read_in_class(file: Path, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
+    """As `read_picture`; where one file is damaged there may be more, and an error says how to find them all."""
+    try:
+        return read_picture(file, size, channels, resample)
+    except DataError as error:
+        raise DataError(f"{str(error).rstrip('.')}; {_ADVICE}.") from error
+
+
+def _entries(folder: Path, without: Container[Path]) -> list[Path]:
+    return [entry for entry in entries(folder) if entry not in without]

@@ -51,7 +51,7 @@ def shuffled_classes(labels: Labels, seed: int) -> list[list[int]]:
 
 def few(data: LabelledSet, per_class: int, seed: int) -> LabelledSet:
     """`per_class` pictures of each class."""
-    sizes = data.labels.bincount(minlength=len(data.names)).tolist()
+    sizes = data.sizes
     smallest = min(range(len(sizes)), key=sizes.__getitem__)
     if not 1 <= per_class <= sizes[smallest]:
         reason = f"per_class = {per_class}, but a class has {how_many(sizes[smallest], 'picture')} to train on"

@@ -51,6 +51,12 @@ class LabelledSet(NamedTuple):
     names: tuple[str, ...]
     """One per class."""
 
+    @property
+    def sizes(self) -> list[int]:
+        """Pictures of each class."""
+        sizes: list[int] = self.labels.bincount(minlength=len(self.names)).tolist()
+        return sizes
+
     def to(self, device: torch.device | str) -> "LabelledSet":
         """The same, resident on a device."""
         return LabelledSet(self.images.to(device), self.labels.to(device), self.names)

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import ENTRIES, data_directory, directory_for, is_path, own_folder
+from metastep.data.catalog import ENTRIES, FOLDER, data_directory, directory_for, entry_of, is_path, own_folder
 from metastep.data.characters import load_characters
 from metastep.data.cifar100 import CIFAR100
 from metastep.data.digits import load_digits
@@ -14,13 +14,15 @@ from metastep.data.errors import DataError, printable
 from metastep.data.holdout import few
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.official import Official, load_official
-from metastep.data.own import load_own
+from metastep.data.own import has_parts, load_own
 from metastep.data.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
 from metastep.data.progress import Progress, silent
 from metastep.data.stl10 import STL10
 from metastep.data.tiny_imagenet import TINY_IMAGENET
 
 __all__ = ["LABELLED", "LabelledEntry", "LabelledSet", "LabelledSplits", "load_labelled"]
+
+SEED = 0  # of the draws of every run
 
 
 class Request(NamedTuple):
@@ -56,7 +58,7 @@ def load_labelled(
     root: Path | None = None,
     size: int | None = None,
     progress: Progress = silent,
-    seed: int = 0,
+    seed: int = SEED,
     per_class: int | None = None,
 ) -> LabelledSplits:
     """A data set by name, as bytes.
@@ -88,6 +90,11 @@ def labelled_entry(name: str, root: Path | None = None) -> LabelledEntry:
 def is_own(name: str, root: Path | None) -> bool:
     """Whether a user's folder is meant; the names of data sets come first."""
     return all(name != entry.name for entry in LABELLED if entry is not OWN) and is_path(name, root)
+
+
+def is_parted(name: str, root: Path | None) -> bool:
+    """Whether it is a user's folder with parts of its own, which serves no episodes."""
+    return entry_of(name, root) is FOLDER and has_parts(own_folder(name, root))
 
 
 def only_labelled(name: str) -> bool:

@@ -3,6 +3,7 @@
 import warnings
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,22 @@ DRAFT_FACTOR = 8
 def read_picture(path: Path, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
     """The image file as (channels, size, size); stretched to a square, so that nothing is cut off."""
     return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels, resample)
+
+
+class Look(NamedTuple):
+    """What the head of a file says, without decoding it."""
+
+    width: int
+    height: int
+    is_grey: bool
+
+
+def look_at(path: Path) -> Look:
+    """Of a file that can be decoded. What looks grey, but is kept in colour, counts as in colour."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(path, formats=FORMATS) as picture:
+            return Look(*picture.size, picture.mode.startswith(("I", "F")) or picture.mode in ("1", "L", "LA"))
 
 
 def save_picture(picture: Image.Image, path: Path) -> None:

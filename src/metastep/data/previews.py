@@ -4,14 +4,20 @@ from pathlib import Path
 
 import torch
 
-from metastep.data.catalog import FOLDER, load, resolve
+from metastep.data.catalog import FOLDER, load, own_folder, resolve
 from metastep.data.images import ImageSet, LabelledSet, stack_classes
-from metastep.data.labelled import load_labelled
+from metastep.data.labelled import OWN, is_parted, labelled_entry, load_labelled, only_labelled
 from metastep.data.progress import Progress
 from metastep.data.splits import PARTS, known_split
 
 MOST_SHOWN = 30  # pictures of each class of a labelled set that contact sheets choose from
 Preview = tuple[str, str, ImageSet]  # what to call it, the split that was meant, its pictures
+
+
+def preview(name: str, data: Path | None, split: str | None, progress: Progress) -> Preview:
+    """A few pictures of each class; of a user's own train/ and test/, too, one part."""
+    read = read_labelled if only_labelled(name) or is_parted(name, data) else read_classes
+    return read(name, data, split, progress)
 
 
 def read_classes(name: str, data: Path | None, split: str | None, progress: Progress) -> Preview:
@@ -25,7 +31,8 @@ def read_labelled(name: str, data: Path | None, split: str | None, progress: Pro
     """Of a labelled data set."""
     part = known_split(split if split is not None else PARTS[0], PARTS)
     chosen: LabelledSet = getattr(load_labelled(name, data, progress=progress), part)
-    return name, part, by_class(chosen, MOST_SHOWN)
+    label = own_folder(name, data).resolve().name if labelled_entry(name, data) is OWN else name
+    return label, part, by_class(chosen, MOST_SHOWN)
 
 
 def by_class(data: LabelledSet, most: int) -> ImageSet:

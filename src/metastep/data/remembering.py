@@ -5,6 +5,7 @@ from pathlib import Path
 from metastep.data.catalog import own_folder
 from metastep.data.errors import printable, problem
 from metastep.data.files import contents
+from metastep.data.folder import require_folder
 
 PREFIX = "folder:"
 
@@ -21,7 +22,9 @@ def without_place(name: str) -> str:
 
 def fingerprint_of(name: str, root: Path | None) -> str:
     """Of the pictures in the folder, wherever it is."""
-    return contents(own_folder(name, root))
+    folder = own_folder(name, root)
+    require_folder(folder)
+    return contents(folder)
 
 
 def require_remembered(name: str, fingerprint: str | None, root: Path | None, again: str) -> None:

@@ -8,7 +8,7 @@ from metastep.data.catalog import FOLDER, load, resolve
 from metastep.data.check import Finding, usable_pictures
 from metastep.data.episodes import Episodes, require_enough
 from metastep.data.folder import classes_of
-from metastep.data.own import is_split
+from metastep.data.own import has_parts
 from metastep.data.progress import Progress
 from metastep.data.splits import PARTS, Part
 from metastep.errors import MetastepError
@@ -46,8 +46,8 @@ def possible(served: Sequence[Served], episodes: Episodes) -> str:
 
 
 def _split(folder: Path, findings: Iterable[Finding]) -> Mapping[Part, Classes]:
-    if is_split(folder):
-        return {}  # its own parts share their classes: they are for transfer
+    if has_parts(folder):
+        return {}
     sizes = usable_pictures(folder, findings)
     names = {part: classes_of(list(sizes), part) for part in PARTS}
     return {part: (names[part], [sizes[name] for name in names[part]]) for part in PARTS}

@@ -1,7 +1,7 @@
 """The page about transfer runs: curves, what was reached, and what the meta-networks have learned."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -15,11 +15,31 @@ from metastep.report.weights import weight_figures
 from metastep.runs import Run, read_metrics
 from metastep.runs.files import replace_file
 from metastep.transfer.config import TransferConfig
+from metastep.transfer.train import SOURCE
 
 
 @dataclass(frozen=True)
 class TransferReport(Reported):
     config: TransferConfig
+    source: "TransferReport | None" = None
+    """The run that trains its source, as long as it has no epoch of its own to show"""
+
+    @property
+    def waits(self) -> str:
+        """For what, where its source is trained first; else empty"""
+        if self.epochs or not self.config.trains_source:
+            return ""
+        source = f"its source, {self.config.source.net} on {printable(self.config.source.dataset or '')}"
+        if self.source is None:
+            return f"{source}, is trained first, and has not begun"
+        done, all_of_them = self.source.epochs, self.source.config.epochs
+        if done < all_of_them:
+            return f"{source}, is trained first: {done} of {all_of_them} epochs are done"
+        return f"{source}, is trained, and the first epoch of the target is not over"
+
+    @property
+    def has_networks(self) -> bool:
+        return self.config.method.name == "transfer"
 
     @property
     def epochs(self) -> int:
@@ -74,12 +94,17 @@ def write_transfer_report(folders: Sequence[Path], out: Path, progress: Progress
 def collect(folder: Path, name: str, colour: str) -> TransferReport:
     run = Run.open(folder)
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    return TransferReport(name, colour, run.config(TransferConfig).shared, rows)
+    report = TransferReport(name, colour, run.config(TransferConfig).shared, rows)
+    if report.waits and Run.is_there(folder / SOURCE):  # it has no curves, so that theirs may have its colour
+        return replace(report, source=collect(folder / SOURCE, f"{name}/{SOURCE}", colour))
+    return report
 
 
 def render(runs: Sequence[TransferReport]) -> str:
+    rows = [each for run in runs for each in (run, run.source) if each]
+    shown = [run.source or run for run in runs]  # whose curves there are
     drawn = [
-        (title, note, figures.curves(runs, kind, keys, "epoch", y, scale))
+        (title, note, figures.curves(shown, kind, keys, "epoch", y, scale))
         for title, note, kind, keys, y, scale in FIGURES
     ]
-    return rendered("transfer.html", runs, drawn)
+    return rendered("transfer.html", runs, drawn, rows=rows, shown=shown)

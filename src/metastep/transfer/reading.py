@@ -6,7 +6,7 @@ from pathlib import Path
 from metastep.data.errors import printable
 from metastep.data.labelled import LabelledSplits, is_own, load_labelled
 from metastep.data.progress import Progress, silent
-from metastep.data.remembering import fingerprint_of, moved, placed, require_remembered
+from metastep.data.remembering import PREFIX, fingerprint_of, moved, placed, require_remembered
 from metastep.errors import MetastepError
 from metastep.transfer.config import TransferConfig
 from metastep.transfer.source import OTHER_SOURCE, coloured
@@ -24,9 +24,14 @@ def require_alike(config: TransferConfig, source: LabelledSplits, target: Labell
     """Before the source is trained, and not after it: it has to see the target's pictures"""
     theirs, ours = (splits.train.images.shape[1] for splits in (source, target))
     if theirs != ours:
-        subject = f"source.dataset = {printable(config.source.dataset or '')}"
-        reason = f"its pictures are {coloured(theirs)}, and those of {printable(config.data.name)} are {coloured(ours)}"
-        raise MetastepError(f"{subject}: {reason}. {OTHER_SOURCE}")
+        known, name = config.source.dataset or "", config.data.name
+        reason = f"its pictures are {_seen(known, theirs)}, and those of {printable(name)} are {_seen(name, ours)}"
+        raise MetastepError(f"source.dataset = {printable(known)}: {reason}. {OTHER_SOURCE}")
+
+
+def _seen(name: str, channels: int) -> str:
+    """Whoever has a folder of grey pictures wonders at their colour"""
+    return f"{'read ' if name.startswith(PREFIX) else ''}{coloured(channels)}"
 
 
 def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
