@@ -73,6 +73,7 @@ class Asked(NamedTuple):
     size: int
     options: dict[str, Any]
     batch: int | None = None  # pictures of the support in each window's mini-batch; all if left out
+    shuffled: bool = False  # before every pass over the support, see `in_batches`
 
     @property
     def solver(self) -> Any:
@@ -157,7 +158,7 @@ def estimator_by_hand(asked: Asked, chain: Chain, operators: Operators) -> Estim
     dynamics = asked.dynamics if operators is plain else in_one_pass(asked.dynamics)
     problem = fused_problem(chain, operators)
     if asked.batch:
-        problem = in_batches(problem, asked.batch, axis=1)
+        problem = in_batches(problem, asked.batch, axis=1, shuffled=asked.shuffled)
     return asked.method(problem, dynamics, asked.steps, **(asked.options | apart(asked)))
 
 

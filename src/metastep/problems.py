@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from metastep.by_hand import ByHand, of_params_by_hand, pulled_by_hand
 from metastep.checks import require_few_shot, require_problem, require_windows
+from metastep.data.hashing import orders, stream
 from metastep.dynamics import State
 from metastep.errors import MetastepError
 from metastep.modules import apply, require_usable, theta_of
@@ -39,19 +40,27 @@ def batch_by_batch(loss: Loss) -> Callable[[Any, Sequence[int]], list[Window]]:
     return windows
 
 
-def in_batches(problem: Problem, size: int, axis: int = 0) -> Problem:
+def in_batches(problem: Problem, size: int, axis: int = 0, shuffled: bool = False) -> Problem:
     """Each window follows a mini-batch of the support, (x, y) or the like: every n-th of it, one after the other.
 
     Where the support is sorted by class, as episodes are, every batch has as many of each class as can be.
     axis: where pictures are counted; 1 if all tasks are stacked.
+    shuffled: before every pass over the support; the order of a pass is always the same.
     """
     if size < 1:
         raise MetastepError(f"mini-batches of {size} pictures: each has at least one.")
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
-        n = -(-tree_leaves(task.support)[0].shape[axis] // size)  # batches in one pass over the support
-        batches = [map_tree(lambda x, i=i: _every(x, n, i, axis), task.support) for i in range(n)]
-        return [w._replace(batch=batches[k % n]) for k, w in enumerate(problem.windows(task, lengths))]
+        found, first = problem.windows(task, lengths), tree_leaves(task.support)[0]
+        n = -(-first.shape[axis] // size)  # batches in one pass over the support
+        if shuffled and n > 1:
+            passes = torch.arange(-(-len(found) // n), device=first.device)
+            order = orders(stream(passes[:, None]), first.shape[axis])
+            chosen = [order[k // n, k % n :: n] for k in range(len(found))]
+            batches = [map_tree(lambda x, i=i: x.index_select(axis, i), task.support) for i in chosen]
+        else:
+            batches = [map_tree(lambda x, i=i: _every(x, n, i, axis), task.support) for i in range(n)]
+        return [w._replace(batch=batches[k % len(batches)]) for k, w in enumerate(found)]
 
     return problem._replace(windows=windows)
 
@@ -148,12 +157,18 @@ def _of_params(loss: Loss) -> Loss:
     return of_params_by_hand(value, loss) if isinstance(loss, ByHand) else value
 
 
-def with_rates(params: Tree, lr: float, steps: int | None = None) -> dict[str, Tree]:
-    """θ beside rates to learn: one for each entry of a tensor (Meta-SGD), or for each tensor and step (MAML++)."""
+def with_rates(
+    params: Tree, lr: float, steps: int | None = None, head: Callable[[str], bool] | None = None
+) -> dict[str, Tree]:
+    """θ beside rates to learn: one for each entry of a tensor (Meta-SGD), or for each tensor and step (MAML++).
+
+    head: only what it accepts is adapted, as by `adapt_only`, and has rates.
+    """
     require_rates(lr=lr)
     per_tensor = torch.full_like if steps is None else lambda p, lr: p.new_full((steps,), lr)
+    adapted = {name: p for name, p in params.items() if head(name)} if head else params
     with torch.no_grad():
-        return {"params": params, "rates": map_tree(lambda p: per_tensor(p, lr), params)}
+        return {"params": params, "rates": map_tree(lambda p: per_tensor(p, lr), adapted)}
 
 
 def proximal(problem: Problem, strength: float) -> Problem:

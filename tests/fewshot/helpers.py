@@ -52,6 +52,9 @@ CARRIED = replace(
     method=MethodConfig("reptile", carried=True),
     outer=OuterConfig("sgd", 1.0, schedule="linear", tasks=4, iterations=12),
 )
+SHUFFLED = replace(  # batches of 4, 3 classes: none can be balanced
+    CARRIED, data=replace(CARRIED.data, shots=2), inner=replace(CARRIED.inner, batch=4)
+)
 
 
 def stripes(name: str = "stripes", root: Path | None = None, split: str = "train", progress: object = None) -> ImageSet:

@@ -26,7 +26,11 @@ def configured(method: MethodName, **changes: object) -> TrainConfig:
     return replace(TINY, method=chosen, inner=inner, precision="float64", **changes)  # type: ignore[arg-type]
 
 
-WAYS = {"as trained": JudgeConfig(), "in mini-batches": JudgeConfig(shots=2, steps=5, batch=3)}
+WAYS = {
+    "as trained": JudgeConfig(),
+    "in mini-batches": JudgeConfig(shots=2, steps=5, batch=3),
+    "in shuffled mini-batches": JudgeConfig(shots=2, steps=5, batch=4),
+}
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ from metastep.fewshot.building import build
 from metastep.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
 from metastep.fewshot.evaluate import with_steps
 from metastep.fewshot.learner import Learner
+from metastep.fewshot.presets import PRESETS
 from metastep.fewshot.train import train
-from metastep.problems import in_batches, params_of
+from metastep.problems import every_window, in_batches, params_of
 from metastep.runs import CheckpointError
 from metastep.trees import map_tree, tree_leaves
-from metastep.windows import Task
+from metastep.windows import Problem, Task
 from tests.fewshot.helpers import CARRIED, SIZE, TINY, Flat, tiny
 
 OWN = replace(TINY, net=NetConfig("tests.fewshot.helpers:Flat", size=SIZE))
@@ -165,6 +166,30 @@ def test_mini_batches_take_turns_over_the_classes() -> None:
     seen = torch.cat([window.batch[0] for window in windows[:5]])
     assert torch.equal(seen.sort().values, torch.arange(50.0))
     assert torch.equal(windows[5].batch[0], windows[0].batch[0])
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_batches_that_cannot_be_balanced_are_shuffled_before_every_pass(shots: int) -> None:
+    """As Reptile's tests at 20 ways: no picture again before all were taken, and other classes together every time"""
+    config = PRESETS[f"omniglot-20w{shots}s-reptile"].as_tested()
+    pictures, passes = 20 * shots, 10
+    numbers = torch.arange(pictures)
+    problem = Problem(lambda meta, task: meta, every_window(lambda params, meta, batch: params), lambda *of: of[0])
+    for axis in (0, 1):
+        support = map_tree(lambda x, axis=axis: x.expand(3, -1) if axis else x, (numbers, numbers // shots))
+        whole = in_batches(problem, config.inner.batch or 0, axis, config.shuffles_batches)
+        windows = whole.windows(Task(support, None), [1] * (passes * pictures // 10))
+        seen, labels = (torch.stack([(w.batch[i][0] if axis else w.batch[i]) for w in windows]) for i in (0, 1))
+        assert torch.equal(seen.view(passes, -1).sort().values, numbers.expand(passes, -1))
+        assert torch.equal(labels, seen // shots)
+        assert len({tuple(each.tolist()) for each in seen.sort().values}) == len(windows)
+
+
+def test_runs_that_were_published_take_the_batches_they_took() -> None:
+    shuffling = {
+        name for name, config in PRESETS.items() for each in (config, config.as_tested()) if each.shuffles_batches
+    }
+    assert shuffling == {"omniglot-20w1s-reptile", "omniglot-20w5s-reptile"}
 
 
 def test_what_cannot_be_adapted_to() -> None:

@@ -22,7 +22,7 @@ from metastep.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_b
 from metastep.fewshot.train import resume, train
 from metastep.runs import Run, read_metrics
 from metastep.trees import norm
-from tests.fewshot.helpers import CARRIED, TINY, again, same_state, stripes, tiny
+from tests.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, same_state, stripes, tiny
 
 
 @pytest.fixture
@@ -57,6 +57,7 @@ def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
         replace(TINY, method=MethodConfig("meta_sgd", window=2)),
         replace(TINY, method=MethodConfig("reptile"), log_every=5),
         CARRIED,
+        SHUFFLED,
         replace(TINY, method=MethodConfig("es_maml")),
         replace(TINY, method=MethodConfig("ggs_maml")),
     ],
@@ -81,8 +82,8 @@ def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, re
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize(
     "config",
-    [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED],
-    ids=["adam", "sgd", "carried"],
+    [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED, SHUFFLED],
+    ids=["adam", "sgd", "carried", "shuffled"],
 )
 def test_one_unit_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config, tmp_path / "whole")

@@ -43,6 +43,12 @@ def number(of: Stream, index: Word) -> Word:
     return mix(mix(index ^ of.a) ^ of.b)
 
 
+def orders(of: Stream, length: int) -> torch.Tensor:
+    """A random order of so many things for each stream, whose words are (streams, 1) -> (streams, length)"""
+    keys: torch.Tensor = number(of, torch.arange(length, device=of.a.device))  # never tie: all devices sort them alike
+    return keys.topk(length).indices
+
+
 def mix(z: Word) -> Word:
     """A bijection of words in which every bit of z moves every bit of the result"""
     first, second = MULTIPLIERS

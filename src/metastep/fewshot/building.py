@@ -35,7 +35,7 @@ def build(config: TrainConfig, net: nn.Module | None = None) -> Built:
     net = build_net(config) if net is None else net
     problem = few_shot(net, cross_entropy, {"accuracy": accuracy})
     if config.inner.batch:
-        problem = in_batches(problem, config.inner.batch)
+        problem = in_batches(problem, config.inner.batch, shuffled=config.shuffles_batches)
     return Built(net, problem, build_estimator(config, problem))
 
 
@@ -90,7 +90,8 @@ def asked_of(config: TrainConfig, net: nn.Module) -> Asked:
     """The same, for whoever looks for the fastest way"""
     method, options = getattr(methods, config.method.name), method_options(config.method)
     dynamics = build_dynamics(config.inner)
-    return Asked(net, method, dynamics, config.inner.steps, config.net.size, options, config.inner.batch)
+    batch, shuffled = config.inner.batch, config.shuffles_batches
+    return Asked(net, method, dynamics, config.inner.steps, config.net.size, options, batch, shuffled)
 
 
 def method_options(method: MethodConfig) -> dict[str, Any]:

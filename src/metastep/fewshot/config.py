@@ -237,6 +237,14 @@ class TrainConfig:
         return Episodes(self.data.ways, shots, queries, self.test.rotations)
 
     @property
+    def shuffles_batches(self) -> bool:
+        """Where none can have each class equally often, as 10 of 20: in order, the same ones would have the same few.
+
+        Balanced ones stay as they are: runs with them were published.
+        """
+        return bool(self.inner.batch and self.inner.batch % self.data.ways)
+
+    @property
     def test_steps(self) -> int | tuple[int, ...]:
         return self.inner.steps if self.test.steps is None else self.test.steps
 

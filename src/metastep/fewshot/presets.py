@@ -86,11 +86,11 @@ def _mini_imagenet() -> Iterator[tuple[str, TrainConfig]]:
 
 # ---- Reptile (Nichol et al. 2018, appendix A). Two deviations, which tasks in parallel need: the original carries
 # Adam's moments from each task to the next, here from the mean of an iteration's tasks to those of the next; and its
-# mini-batches are chunks of a shuffled task, here every n-th picture of one sorted by class, the same in every pass:
-# balanced over the classes but for tests at 20 ways, whose batches of 10 have every other class. On miniImageNet the
-# best checkpoint in validation is tested; ink is 1 on Omniglot, where the original has paper. There is no query set:
-# the one query of each class is measured, and nothing is learned from it. Judging adapts for 50 steps, on the shots of
-# the setting, from the moments that training left.
+# mini-batches are chunks of a task that is shuffled before every pass, here every n-th picture of one sorted by class,
+# the same in every pass and balanced; but for tests at 20 ways, whose batches of 10 cannot be, and are as in the
+# original. On miniImageNet the best checkpoint in validation is tested; ink is 1 on Omniglot, where the original has
+# paper. There is no query set: the one query of each class is measured, and nothing is learned from it. Judging adapts
+# for 50 steps, on the shots of the setting, from the moments that training left.
 
 
 def _reptile() -> Iterator[tuple[str, TrainConfig]]:
