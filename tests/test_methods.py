@@ -277,7 +277,7 @@ def test_learned_rates_agree_with_finite_differences() -> None:
 def test_learned_rates_combine_with_anil() -> None:
     p, params, tasks = case("convolution")
     head_only = ms.adapt_only(p, is_head)
-    meta = {"params": params, "rates": {name: torch.full_like(params[name], 0.1) for name in params if is_head(name)}}
+    meta = ms.with_rates(params, 0.1, head=is_head)
     estimator = ms.meta_sgd(head_only, ms.SGD(0.1, momentum=0.9), STEPS, window=4)
     estimate = ms.over_tasks(estimator)(meta, tasks)
     assert relative_error(estimate.grad, ms.over_tasks(ms.backprop(estimator.loop))(meta, tasks).grad) < 1e-9

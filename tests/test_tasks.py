@@ -66,6 +66,25 @@ def test_gradients_are_written_for_any_optimizer() -> None:
     torch.testing.assert_close(functional_call(net, meta, tasks.query[0]), net(tasks.query[0]))
 
 
+def test_gradients_of_several_calls_add_up_to_their_mean() -> None:
+    net = torch.nn.Linear(2, 1).double()
+    meta, step = ms.parameters_of(net), ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 3))
+    x, y = torch.randn(4, 5, 2, dtype=torch.float64), torch.randn(4, 5, 1, dtype=torch.float64)
+    tasks = [ms.Task((x[i], y[i]), (x[i], y[i])) for i in range(4)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(2):  # what an earlier step left behind is not added to
+        optimizer.zero_grad()
+        for group in (tasks[:1], tasks[1:]):
+            ms.write_grads(meta, step(meta, group).grad, share=len(group) / len(tasks))
+    torch.testing.assert_close({name: p.grad for name, p in meta.items()}, step(meta, tasks).grad)
+
+
+def test_all_tensors_of_a_nested_meta_are_for_an_optimizer() -> None:
+    net = torch.nn.Linear(2, 1)
+    meta = ms.with_rates(ms.parameters_of(net), 0.1)
+    assert [tensor.shape for tensor in ms.leaves(meta)] == 2 * [p.shape for p in net.parameters()]
+
+
 def test_the_sweep_needs_no_memory_for_more_steps() -> None:
     """Beyond the stored φ, the peak does not grow with the number of windows; autograd's does."""
     from metastep.memory import peak_bytes

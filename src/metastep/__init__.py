@@ -1,5 +1,6 @@
 """metastep: gradient-based meta-learning made cheap."""
 
+from metastep.accumulating import accumulated
 from metastep.backprop import backprop
 from metastep.carrying import room_for_memory, with_memory
 from metastep.counting import Counts, counting
@@ -48,7 +49,7 @@ from metastep.problems import (
 from metastep.rates import Rate
 from metastep.solvers import Solver, conjugate_gradient, neumann
 from metastep.tasks import over_tasks, stack, write_grads
-from metastep.trees import Tree
+from metastep.trees import Tree, leaves
 from metastep.windows import InnerLoop, Loss, Problem, Steps, Task, Window, inner_loop, window_lengths
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "Task",
     "Tree",
     "Window",
+    "accumulated",
     "accuracy",
     "adapt_only",
     "anil",
@@ -105,6 +107,7 @@ __all__ = [
     "in_batches",
     "inner_loop",
     "into_optimizer",
+    "leaves",
     "maml",
     "maml_pp",
     "meta_gradient",

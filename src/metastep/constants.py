@@ -1,7 +1,8 @@
 """What a loss holds constant has no second derivative either, in whichever way it says so.
 
-torch.no_grad() stops gradients, and forward mode alone does not look at it. `.data` leaves out the innermost derivative
-alone, where functions are differentiated twice; .detach() leaves out all of them.
+torch.no_grad() stops gradients, and forward mode alone does not look at it; nor does it at torch.autograd.grad without
+create_graph, whose result is a constant. `.data` leaves out the innermost derivative alone, where functions are
+differentiated twice; .detach() leaves out all of them.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,8 @@ class Constants(TorchFunctionMode):
             torch._C._set_fwd_grad_enabled(args[0])
         elif function == _DATA:
             return args[0].detach()
+        elif function is torch.autograd.grad and not kwargs["create_graph"]:
+            return tuple(found if found is None else found.detach() for found in function(*args, **kwargs))
         elif function is torch.Tensor.detach_:
             raise MetastepError(
                 "a module or a loss calls .detach_(), which second derivatives do not see. Write x = x.detach()."

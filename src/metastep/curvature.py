@@ -20,10 +20,15 @@ Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
 def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """Forward over reverse: the derivative of (∂L/∂φ, ∂L/∂θ) along (direction, 0), without a stored second graph"""
+    """Forward over reverse, without a stored second graph"""
     count_product()
     if by_hand := getattr(window.loss, "product_by_hand", None):  # a loss may bring its own
         return by_hand(params, meta, window.batch, direction)  # type: ignore[no-any-return]
+    return forward_over_reverse(window, params, meta, direction)
+
+
+def forward_over_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    """The derivative of (∂L/∂φ, ∂L/∂θ) along (direction, 0)"""
     gradients = grad(with_constants(scalar(window.loss)), argnums=(0, 1))
     # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
     numbers, rebuild = split_floats(window.batch)

@@ -68,7 +68,8 @@ def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
         )
         raise MetastepError(
             f"a tree of rates does not match the parameters: {found}. "
-            "Give one number for all parameters, or a tree with one entry for each."
+            "Give one number for all parameters, or a tree with one entry for each. Where only a head is adapted, "
+            "learned rates are those of with_rates(params, lr, head=head)."
         )
     return own
 

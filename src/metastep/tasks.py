@@ -84,7 +84,8 @@ def stack(tasks: Sequence[Any]) -> Any:
             require_same(tasks[0], task, f"task 0 and task {i}")
         except MetastepError as error:
             raise MetastepError(
-                f"{error} Tasks that run together must have one shape: group them by shape, one call for each group."
+                f"{error} Tasks that run together must have one shape: group them by shape, one call for each group, "
+                "and add up their gradients with metastep.write_grads(meta, grad, share=tasks of the group / all)."
             ) from None
     return map_tree(lambda *leaves: torch.stack(leaves), *tasks)
 
@@ -133,11 +134,14 @@ def where_not_finite(estimator: Estimator, meta: Tree, task: Any) -> str | None:
     return None if bool(torch.isfinite(loss)) else "all inner gradients are finite, but the outer loss is not."
 
 
-def write_grads(parameters: Tree, gradients: Tree) -> None:
-    """Put a meta-gradient into the `.grad` of the parameters that meta was made of, for any torch.optim optimizer."""
+def write_grads(parameters: Tree, gradients: Tree, share: float | None = None) -> None:
+    """Put a meta-gradient into the `.grad` of the parameters that meta was made of, for any torch.optim optimizer.
+
+    What was there is replaced. share: add so much of it instead, where one step is made of several calls.
+    """
     if isinstance(gradients, Estimate):
         raise MetastepError("a whole Estimate was given for its gradient: pass estimate.grad.")
     require_meta(parameters, "parameters")
     require_same(parameters, gradients, "parameters and meta-gradients")
     for p, g in zip(tree_flatten(parameters)[0], tree_flatten(gradients)[0], strict=True):
-        p.grad = g
+        p.grad = g if share is None else share * g if p.grad is None else p.grad + share * g

@@ -15,9 +15,14 @@ Tree = Any
 
 __all__ = [
     "Tree", "add", "add_scaled", "alike", "difference", "dot", "filled", "hollow_like", "is_number", "joined",
-    "map_tree", "norm", "normal_like", "parted", "relative_change", "require_same", "scale", "shapes", "split_floats",
-    "subtract", "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
+    "leaves", "map_tree", "norm", "normal_like", "parted", "relative_change", "require_same", "scale", "shapes",
+    "split_floats", "subtract", "tree_flatten", "tree_leaves", "tree_unflatten", "zeros_like",
 ]  # fmt: skip
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """All tensors of a tree, such as a nested meta, for an optimizer"""
+    return tree_leaves(tree)
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
