@@ -1,5 +1,6 @@
 """metastep: gradient-based meta-learning made cheap."""
 
+from metastep import quiet  # noqa: F401 - before torch
 from metastep.accumulating import accumulated
 from metastep.backprop import backprop
 from metastep.carrying import room_for_memory, with_memory

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from metastep import __version__
+from metastep import __version__, quiet
 from metastep.bench.command import app as bench
 from metastep.data.commands import app as data
 from metastep.demo import demo
@@ -49,4 +49,5 @@ def metastep(
 
 
 def main() -> None:
+    quiet.end()
     run_rank(app)
