@@ -273,6 +273,13 @@ def test_seeds_make_runs_and_nothing_else_does(source: Path, tmp_path: Path) -> 
         ({"method": MethodConfig("fine_tuning")}, "Set target.net to it"),
         ({"target": TargetConfig("vgg99", ("body",))}, "there is no net 'vgg99'. Did you mean 'vgg9'?"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
+        (
+            {
+                "target": TargetConfig("tests.transfer.train_helpers:shrinking", ("body",)),
+                "data": replace(TINY.data, batch=10),
+            },
+            "data.batch = 10: the last batch of 21 pictures has a single one",
+        ),
     ],
 )
 def test_what_cannot_be_trained_leaves_no_folder(

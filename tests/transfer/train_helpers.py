@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,12 @@ class Pupil(nn.Module):
 
 def forgetful(ways: int, channels: int, size: int) -> Pupil:
     return Pupil(ways, channels, size, dropout=0.3)
+
+
+def shrinking(ways: int, channels: int, size: int) -> nn.Module:
+    """Its maps are a single pixel where they are normalised"""
+    body = nn.Sequential(nn.Conv2d(channels, 5, size), nn.BatchNorm2d(5))
+    return nn.Sequential(OrderedDict(body=body, flat=nn.Flatten(), head=nn.Linear(5, ways)))
 
 
 TEACHER, PUPIL = "tests.transfer.train_helpers:Teacher", "tests.transfer.train_helpers:Pupil"

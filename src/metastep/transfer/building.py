@@ -13,13 +13,13 @@ from metastep.compiler.kin import Kin
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.engine import Unit, unit
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
 from metastep.modules import draws_noise, evaluation_mode
 from metastep.nets import CLASSIFIERS, load_net
 from metastep.nets.making import made, require_answers
 from metastep.runs.device import prepare_device
 from metastep.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
-from metastep.transfer.features import Tapped, feature_shapes
+from metastep.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update
 from metastep.transfer.iteration import iteration
 from metastep.transfer.method import Method, TransferState, initial_state
 from metastep.transfer.networks import Guidance, Pair, guidance
@@ -51,6 +51,7 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
         Batches(part.to(device), JUDGED, config.data.augment, training=False) for part in (splits.val, splits.test)
     )
     target = Tapped(laid_out(target_net(config, splits.train, weights).to(device, dtype), layout_on(device)), ())
+    require_last_batch(target.module, train, dtype)
     guide, layers = None, {}
     if config.method.name == "transfer":
         target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
@@ -64,6 +65,21 @@ def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None
                 tapped, target, config.method.pairs or "all-to-all", x, uniform=config.method.learned is False
             )
     return _assembled(config, target, guide, layers, train, val, test, dtype)
+
+
+def require_last_batch(net: nn.Module, train: Batches, dtype: torch.dtype) -> None:
+    """A single picture has nothing to be normalised by where a map is one pixel: told now, and not an epoch later"""
+    pictures = len(train.data.labels)
+    if pictures % train.size != 1:
+        return
+    x, _ = train.batch(0, len(train) - 1)
+    try:
+        tap_and_update(net.train(), dict(net.named_parameters()), buffers_of(net), x.to(dtype), ())
+    except ValueError as error:
+        raise MetastepError(
+            f"data.batch = {train.size}: the last batch of {pictures:,} pictures has a single one, and this net "
+            f"normalises maps that are a single pixel by then. Choose another one. ({first_line(error)})"
+        ) from error
 
 
 def described(part: str, tapped: Tapped, x: Tensor) -> dict[str, str]:
