@@ -2,6 +2,7 @@
 
 import warnings
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -455,7 +456,7 @@ def test_autocast_without_normalisation(curvature: Any) -> None:
 
 def test_autocast_with_normalisation_says_what_to_do_instead() -> None:
     net, tasks = pictures()
-    with pytest.raises(ms.MetastepError, match=r"torch.autocast .* with \.to\(torch\.bfloat16\)"):
+    with pytest.raises(ms.MetastepError, match=r"torch.autocast .* cast in a loss of your own.*p\.bfloat16\(\)"):
         meta_gradient(Autocast(net), tasks)
 
 
@@ -505,6 +506,35 @@ def by_autograd(net: nn.Module, task: ms.Task, steps: int) -> dict[str, Tensor]:
         phi = {name: p - 0.1 * g for (name, p), g in zip(phi.items(), grads, strict=True)}
     outer = squared_error(functional_call(net, phi, task.query[0], tie_weights=False), task.query[1])
     return dict(zip(meta, torch.autograd.grad(outer, list(meta.values())), strict=True))
+
+
+def balanced(create_graph: bool, params: Any, meta: Any, batch: Any) -> Tensor:
+    """A loss over the size of its own gradient, which is a constant unless a graph is asked for"""
+    x, y = batch
+    error = squared_error(x @ params["w"], y)
+    unused = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    slope, nothing = torch.autograd.grad(
+        error, (params["w"], unused), retain_graph=True, create_graph=create_graph, allow_unused=True
+    )
+    assert nothing is None
+    return error / (slope.norm() + 1)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gradient_in_a_loss_is_what_it_is_to_autograd(method: str, create_graph: bool) -> None:
+    inner = partial(balanced, create_graph)
+    problem = ms.Problem(lambda meta, task: meta, ms.every_window(inner), lambda p, m, task: inner(p, m, task.query))
+    meta, tasks = {"w": torch.randn(3, 2, dtype=torch.float64)}, regression()
+    phi = theta = meta["w"].clone().requires_grad_()
+    for _ in range(4):
+        (slope,) = torch.autograd.grad(inner({"w": phi}, (), one(tasks).support), phi, create_graph=True)
+        phi = phi - 0.1 * slope
+    (expected,) = torch.autograd.grad(inner({"w": phi}, (), one(tasks).query), theta)
+    estimator = METHODS[method](problem)
+    assert relative_error(estimator(meta, one(tasks)).grad["w"], expected) < 1e-12
+    alone = ms.stack([estimator(meta, ms.Task(*[(x[i], y[i]) for x, y in tasks])).grad["w"] for i in range(3)])
+    assert relative_error(ms.over_tasks(estimator)(meta, tasks).grad["w"], alone.mean(0)) < 1e-12
 
 
 @pytest.mark.parametrize("method", METHODS)

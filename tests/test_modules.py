@@ -192,3 +192,62 @@ def test_several_inputs_are_spread_over_the_arguments() -> None:
     batch = ((randn(3, 5, 4), randn(3, 5)), randn(3, 5))
     estimate = ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 3))(meta, ms.Task(batch, batch))
     assert estimate.grad["w"].shape == (4,)
+
+
+def cast_to_bfloat16(net: nn.Module) -> ms.Problem:
+    """θ, φ and the steps stay float32, and the net computes in bfloat16, with what is frozen and buffers"""
+
+    def loss(params: Any, meta: Any, batch: Any) -> Tensor:
+        x, y = batch
+        every = {**dict(net.named_buffers()), **dict(net.named_parameters()), **params}
+        out = ms.apply(net, {name: p.bfloat16() for name, p in every.items()}, x.bfloat16())
+        return F.cross_entropy(out.float(), y)
+
+    return ms.Problem(
+        lambda meta, task: meta, ms.every_window(loss), lambda params, meta, task: loss(params, meta, task.query)
+    )
+
+
+def statistics(held: bool) -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(20, 4), nn.BatchNorm1d(4), nn.Unflatten(1, (1, 4)))
+    net(torch.randn(32, 5, 4))
+    return net.eval() if held else ms.use_batch_statistics(net)
+
+
+LOW: dict[str, Callable[[], nn.Module]] = {
+    **{name: SEQUENCES[name] for name in ("layer norm", "attention", "transformer", "lstm", "tied", "frozen")},
+    "batch statistics": lambda: statistics(held=False),
+    "held statistics": lambda: statistics(held=True),
+}
+
+
+def in_single(name: str) -> tuple[nn.Module, dict[str, Tensor], ms.Task]:
+    torch.manual_seed(0)
+    _, meta, tasks = sequences(net := Pooled(LOW[name](), 4))
+    return net, meta, map_tree(lambda x: x.float() if x.is_floating_point() else x, tasks)
+
+
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("name", LOW)
+def test_a_loss_that_casts_to_bfloat16(name: str, curvature: Any) -> None:
+    net, meta, tasks = in_single(name)
+    low = ms.maml(cast_to_bfloat16(net), ms.SGD(0.1), 4, curvature)
+    full = ms.maml(ms.few_shot(net, F.cross_entropy), ms.SGD(0.1), 4)
+    found = ms.over_tasks(low)(meta, tasks).grad
+    assert all(grad.dtype == torch.float32 for grad in found.values())
+    assert 0 < relative_error(found, ms.over_tasks(full)(meta, tasks).grad) < 0.05
+
+
+def moved(problem: ms.Problem, meta: dict[str, Tensor], task: ms.Task) -> float:
+    """The share of φ that 5 small steps change"""
+    adapted = ms.maml(problem, ms.SGD(0.01), 5).adapt(meta, task)
+    changed = torch.cat([(adapted[name] != meta[name]).flatten() for name in meta])
+    return float(changed.float().mean())
+
+
+def test_small_steps_are_lost_in_bfloat16_and_not_where_the_loss_casts() -> None:
+    net, meta, tasks = in_single("transformer")
+    task = first(tasks)
+    assert moved(cast_to_bfloat16(net), meta, task) > 0.95
+    half = map_tree(lambda x: x.bfloat16() if x.is_floating_point() else x, task)
+    assert moved(ms.few_shot(net.bfloat16(), F.cross_entropy), ms.parameters_of(net), half) < 0.5

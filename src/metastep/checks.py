@@ -93,7 +93,8 @@ def require_meta(meta: Any, what: str = "meta") -> None:
 
 
 def require_data(data: Any, what: str) -> None:
-    _require_tensors(data, what, "Make tensors of the data first, with torch.as_tensor(…).")
+    remedy = "Make tensors of the data first, with torch.as_tensor(…); of a State's step, too."
+    _require_tensors(data, what, remedy)
 
 
 def _require_tensors(tree: Any, what: str, remedy: str) -> None:

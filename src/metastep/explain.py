@@ -9,11 +9,18 @@ from metastep.errors import MetastepError
 from metastep.trees import Tree
 
 _MAPPED = "Tasks are mapped by vmap, which computes all of them at once."
-_ONE_BY_ONE = (
-    "Or leave over_tasks out, and take the mean over metastep.stack([method(meta, task).grad for task in tasks])."
-)
+_ONE_BY_ONE = "Or give over_tasks chunk_size=1: one task after the other, without vmap."
 
 _REMEDIES = (
+    (
+        re.compile(
+            r"(?:forward AD with|derivative for|argument #\d+) '?(?:aten::)?"
+            r"(?P<op>\w*(?:scaled_dot_product|mkldnn_rnn|cudnn_rnn)\w*|workspace\b)"
+        ),
+        "a fused kernel of attention or of a recurrent layer cannot be differentiated twice ({op}). Call the module by "
+        "metastep.apply(module, params, x), which takes kernels that can. If it is called so already, it chooses its "
+        "kernels itself, as by sdpa_kernel: leave that out, or pass curvature=metastep.central_difference().",
+    ),
     (
         re.compile(r"forward AD with (?P<op>\S+) that does not support it"),
         "the operator {op} has no forward-mode derivative, which curvature=exact needs. "
@@ -35,8 +42,8 @@ _REMEDIES = (
         "Pass curvature=metastep.central_difference(), which needs first derivatives only, or use fo_maml.",
     ),
     (
-        re.compile(r"vmap: .*(?P<op>\.item\(\)).*data-dependent control flow"),
-        f"a module, a loss or a metric takes a number out of a tensor: {{op}}, float(), or an if. {_MAPPED} "
+        re.compile(r"vmap: .*?(?P<op>\.item\(\)|data-dependent control flow)"),
+        f"a module, a loss or a metric takes a number out of a tensor: .item(), float(), x[:n], or an if. {_MAPPED} "
         f"Write it with tensors alone, such as torch.where; torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
     ),
     (
@@ -56,19 +63,56 @@ _REMEDIES = (
         f"Make that tensor of one that does, with x.new_zeros(…) instead of torch.zeros(…). {_ONE_BY_ONE}",
     ),
     (
+        re.compile(r"vmap: .*(?P<op>embedding_renorm_)"),
+        f"max_norm writes into the weights of an embedding ({{op}}), which tasks share. {_MAPPED} "
+        "Leave max_norm out, and scale what the embedding gives.",
+    ),
+    (
+        re.compile(r"(?P<op>output with shape .* doesn't match the broadcast shape .*\])"),
+        "what is written in place is larger than the tensor that it is written to: {op}. Where tasks are mapped, a "
+        "recurrent layer does so with parameters that they share: call it by metastep.apply(module, params, x).",
+    ),
+    (
         re.compile(r"vmap: (?P<op>Cannot ask for different inplace randomness)"),
         f"random numbers are drawn in a tensor that is the same for all tasks ({{op}}). {_MAPPED} "
         f"Draw them beforehand, and put them into the task. {_ONE_BY_ONE}",
     ),
     (
-        re.compile(r"vmap: .*dynamic shape.*batch over (?P<op>[^.]+)"),
+        re.compile(
+            r"vmap: (?=.*(?:dynamic shape|differently shaped))"
+            r".*(?:batch|vmap) over (?:aten::|`mask` in torch\.)?(?P<op>[\w ]+)"
+        ),
         f"{{op}} gives a shape that depends on values. {_MAPPED} "
-        f"Write it without, such as by torch.where. {_ONE_BY_ONE}",
+        f"Write it without, such as by torch.where(mask, x, 0). {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"not implemented for (?:aten::)?(?P<op>_nested_tensor_from_mask\w*)"),
+        f"nn.TransformerEncoder in evaluation mode makes a nested tensor by the padding mask ({{op}}), which cannot be "
+        f"mapped. {_MAPPED} Make it with enable_nested_tensor=False.",
     ),
     (
         re.compile(r"[Bb]atching rule not implemented for (?:aten::)?(?P<op>[\w.]+?)[;.]? "),
         f"the operator {{op}} cannot be mapped. {_MAPPED} "
         f"Where a layer changes itself in training, as spectral_norm does, module.eval() holds it. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(
+            r"(?P<op>differentiated Tensors does not require grad|attempting to call Tensor\.requires_grad_\(\)"
+            r"|backward\(\) called) ?(?:$|\(or perhaps|inside a functorch)"
+        ),
+        "a loss differentiates by torch.autograd, inside of a function that is differentiated here ({op}). Write "
+        "torch.func.grad(lambda x: metastep.apply(module, params, x).sum())(x), or torch.func.vjp or jvp: these can be "
+        "differentiated again.",
+    ),
+    (
+        re.compile(r"(?P<op>unsupported for Sparse tensors|with arguments from the 'Sparse\w+' backend)"),
+        "a gradient is sparse, as that of nn.Embedding(…, sparse=True) is, and cannot be computed with ({op}). "
+        "Leave sparse=True out.",
+    ),
+    (
+        re.compile(r"(?P<op>stateless API can't be used with Jitted modules)"),
+        "a module of torch.jit cannot take other parameters than its own ({op}). Call the module that it was scripted "
+        "or traced from, by metastep.apply(module, params, x).",
     ),
     (
         re.compile(r"(?P<op>Cannot access data pointer) of Tensor that doesn't have storage"),
@@ -82,11 +126,21 @@ _REMEDIES = (
         "{op} was given where a tensor is needed. Make tensors of the data first, with torch.as_tensor(…).",
     ),
     (
+        re.compile(
+            r"(?:must be Tensor, not |arguments - got \(|'(?=dict' object has no attribute '(?:size|shape|dim|dtype)'))"
+            r"(?P<op>dict|\w+Output)\b"
+        ),
+        "{op} was given where a tensor is needed. A module that takes its inputs by name, as those of transformers do, "
+        "is wrapped in one of forward(self, batch): return self.model(**batch). Of results by name the loss takes one: "
+        'lambda out, y: loss(out["logits"], y).',
+    ),
+    (
         re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
         "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
         "parameters are; bytes of pictures are divided by 255 then. By torch.autocast layers get different ones, too, "
-        "and second derivatives of normalisation and attention do not bear that: convert the net and the data as a "
-        "whole, with .to(torch.bfloat16).",
+        "and second derivatives of normalisation and attention do not bear that: cast in a loss of your own instead, "
+        "metastep.apply(net, {{k: p.bfloat16() for k, p in params.items()}}, x.bfloat16()).float(), while θ and φ stay "
+        "float32.",
     ),
     (
         re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*\bgot\b.*)"),

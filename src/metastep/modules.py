@@ -29,6 +29,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."
         )
+    _require_plain(module)
     recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     # What is written into a buffer is let go of.
@@ -97,10 +98,13 @@ def theta_of(module: nn.Module) -> Callable[[Tree], Tree]:
         later, known = parameters_of(module), dict(module.named_parameters())
         named = isinstance(meta, Mapping) and own.keys() & later.keys() <= meta.keys() <= known.keys()
         if not (named and _is_like(meta, {name: known[name] for name in meta})):
+            found = str(difference(later, meta, "the module", "meta"))
+            compiled = "; torch.compile gives other names: pass the module, and compile the step"
             raise MetastepError(
-                f"meta is not θ of this {type(module).__name__}: {difference(later, meta, 'the module', 'meta')}. Pass "
-                "metastep.parameters_of(module) of this very module. What is not to be learned is frozen before that, "
-                "with requires_grad_(False); what is not to be adapted is held by metastep.adapt_only."
+                f"meta is not θ of this {type(module).__name__}: {found}. Pass metastep.parameters_of(module) of this "
+                f"very module{compiled if '_orig_mod.' in found else ''}. What is not to be learned is frozen before "
+                "that, with requires_grad_(False); what is not to be adapted is held by metastep.adapt_only; room for "
+                "rates that are learned beside it is made by metastep.room_for_rates(problem)."
             )
         return meta
 
@@ -119,12 +123,30 @@ def require_usable(module: nn.Module) -> None:
         )
     if not parameters_of(module):
         raise MetastepError(f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none.")
+    _require_plain(module)
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
             raise MetastepError(
                 f"{type(part).__name__} '{name or 'itself'}' would overwrite its running statistics on the way, which "
                 "no pure function can do, and vmap refuses. Use metastep.use_batch_statistics(module), as few-shot "
                 "learning does, or module.eval() to hold the statistics it has."
+            )
+
+
+def _require_plain(module: nn.Module) -> None:
+    """Not what was made for autograd's own backward: it would do something else here, without a word"""
+    for name, part in module.named_modules():
+        if isinstance(part, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            raise MetastepError(
+                f"{type(part).__name__} '{name or 'itself'}' averages gradients in .backward(), which never runs here: "
+                "each process would go its own way. Pass what it was made of, .module, and average estimate.grad over "
+                "processes, by torch.distributed.all_reduce."
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise MetastepError(
+                f"{type(part).__name__} '{name or 'itself'}' is of torch.jit, whose second derivatives PyTorch's "
+                "function transforms leave out: the meta-gradient would be wrong. Pass the module that it was scripted "
+                "or traced from."
             )
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -28,14 +29,15 @@ def over_tasks(
     """The mean meta-gradient over stacked tasks (or a list of them), with the metrics of each task.
 
     The estimator is mapped over tasks and then averaged; the other order, a gradient through a mapped loss, is
-    silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory. `check_finite` looks at
-    the result, and so waits for a GPU: one that is not finite is an error, one of zeros a warning. It is left out while
-    compiling.
+    silently wrong with BatchNorm. `chunk_size` tasks run at a time, which bounds the memory; with 1, they run one after
+    the other without vmap, which serves whatever a single task does. `check_finite` looks at the result, and so waits
+    for a GPU: one that is not finite is an error, one of zeros a warning. It is left out while compiling.
     """
     require_estimator(estimator)
     require_chunk(chunk_size)
     # vmap wants a function with a name: it prints an estimator otherwise, which cannot be compiled
     mapped = vmap(lambda meta, task: estimator(meta, task), in_dims=(None, 0), randomness="different")
+    run = partial(alone, estimator) if chunk_size == 1 else mapped
 
     def estimate(meta: Tree, tasks: Any) -> Estimate:
         tasks = stack(tasks) if isinstance(tasks, list) else tasks
@@ -43,7 +45,7 @@ def over_tasks(
         size, before = chunk_size or number, versions(tasks)
         total, measured = None, []
         for i in range(0, number, size):
-            loss, grads, metrics = mapped(meta, map_tree(lambda x, i=i: x[i : i + size], tasks))
+            loss, grads, metrics = run(meta, map_tree(lambda x, i=i: x[i : i + size], tasks))
             summed = map_tree(lambda g: g.sum(0), grads)  # at once: gradients of single tasks are not kept
             total = summed if total is None else add(total, summed)
             measured.append({"loss": loss, **require_other_names(metrics)})
@@ -61,6 +63,12 @@ def over_tasks(
 
 
 _serial = count()
+
+
+def alone(estimator: Estimator, meta: Tree, tasks: Any) -> Estimate:
+    """Of a single one among stacked tasks, as vmap gives it"""
+    found = estimator(meta, map_tree(lambda x: x[0], tasks))
+    return map_tree(lambda x: x[None], found)  # type: ignore[no-any-return]
 
 
 ZERO = (
