@@ -35,7 +35,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     placed = _in_all_places(module, {**buffers, **params})
-    with sdpa_kernel(SDPBackend.MATH), _plain_recurrence() if recurrent else nullcontext():
+    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, placed, inputs, tie_weights=False)
 
 
@@ -60,7 +60,7 @@ def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _plain_recurrence() -> Iterator[None]:
+def plain_recurrence() -> Iterator[None]:
     """Fused recurrent kernels, as fused attention, have no forward mode and no second backward; plain ones have."""
     untouched = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}  # setting tf32 warns on most CPUs
     with torch.backends.cudnn.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False, **untouched):
