@@ -20,6 +20,7 @@ lint: $(READY)
 bench: $(READY)
 	$(RUN) -m metastep bench --quick
 	$(RUN) -m benchmarks.sweep_memory
+	$(RUN) -m benchmarks.other_modules
 	$(RUN) -m benchmarks.compare_conv4
 	$(RUN) -m benchmarks.short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
 	$(RUN) -m benchmarks.same_path $(if $(METASTEP_DATA),--data $(METASTEP_DATA))

@@ -9,6 +9,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ from metastep.runs.device import device_for
 
 WAYS, EXAMPLES, TASKS, STEPS, RATE = 5, 10, 8, 8, 0.01
 CHUNK = 4  # tasks that are mapped at a time
-LOOP, EXACT = "loop over tasks", ("exact", "exact_reverse", "autograd, mapped")
+LOOP, ALONE, EXACT = "loop over tasks", "exact, task by task", ("exact", "exact_reverse", "autograd, mapped")
 AGREE = 1e-2  # float32 through eight steps
 
 
@@ -78,13 +80,13 @@ def loop_over_tasks(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> 
         return F.cross_entropy(functional_call(net, phi, (x,)), y)
 
     total = [torch.zeros_like(p) for p in meta.values()]
-    with sdpa_kernel(SDPBackend.MATH), plain_recurrence():
+    recurrent = any(isinstance(part, nn.RNNBase) for part in net.modules())
+    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
         for i in range(TASKS):
             phi = meta
             for _ in range(STEPS):
-                grads = torch.autograd.grad(
-                    error(phi, *(x[i] for x in tasks.support)), list(phi.values()), create_graph=True
-                )
+                loss = error(phi, *(x[i] for x in tasks.support))
+                grads = torch.autograd.grad(loss, list(phi.values()), create_graph=True)
                 phi = {name: p - RATE * g for (name, p), g in zip(phi.items(), grads, strict=True)}
             found = torch.autograd.grad(error(phi, *(x[i] for x in tasks.query)), list(meta.values()))
             total = [a + b / TASKS for a, b in zip(total, found, strict=True)]
@@ -101,11 +103,17 @@ def ways(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, C
         f"Multi-step({STEPS})": ms.multi_step(problem, sgd, STEPS, STEPS),
         "first order": ms.fo_maml(problem, sgd, STEPS),
     }
-    mapped = {name: ms.over_tasks(method, CHUNK, check_finite=False) for name, method in methods.items()}
+    steps = {name: ms.over_tasks(method, CHUNK, check_finite=False) for name, method in methods.items()}
+    steps = {ALONE: ms.over_tasks(methods["exact"], 1, check_finite=False), **steps}
     return {
-        LOOP: lambda: loop_over_tasks(net, meta, tasks),
-        **{name: lambda step=step: step(meta, tasks).grad for name, step in mapped.items()},
+        LOOP: partial(loop_over_tasks, net, meta, tasks),
+        **{name: partial(gradient, step, meta, tasks) for name, step in steps.items()},
     }
+
+
+def gradient(step: Callable[[Any, Any], ms.Estimate], meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = step(meta, tasks).grad
+    return found
 
 
 def measure(setting: str, repeats: int, device: torch.device) -> list[dict[str, Any]]:
@@ -116,7 +124,7 @@ def measure(setting: str, repeats: int, device: torch.device) -> list[dict[str, 
     parts = [(torch.randn(TASKS, EXAMPLES, *subject.shape, device=device), labels) for _ in range(2)]
     each = ways(net, ms.parameters_of(net), ms.Task(*parts))
     found = {name: call() for name, call in each.items()}
-    for name in EXACT:
+    for name in (ALONE, *EXACT):
         require_same(setting, name, found[name], found[LOOP])
     times: dict[str, list[float]] = {name: [] for name in each}
     for _ in range(repeats):  # in turn: whatever else the machine does is shared by all
@@ -146,7 +154,7 @@ def row(setting: str, name: str, times: list[float], memory: float) -> dict[str,
     return {
         "setting": setting, "implementation": "hand-loop" if name == LOOP else "metastep", "method": name,
         "steps": STEPS, "window": STEPS if name.startswith("Multi") else 1, "tasks": TASKS,
-        "chunk": 1 if name == LOOP else CHUNK, "precision": "float32", "ms": round(1e3 * statistics.median(times), 1),
+        "chunk": 1 if name in (LOOP, ALONE) else CHUNK, "precision": "float32", "ms": round(1e3 * statistics.median(times), 1),
         "ms_spread": round(1e3 * (max(times) - min(times)), 1), "peak_mib": round(memory, 1), "note": "",
     }  # fmt: skip
 

@@ -53,6 +53,23 @@ TITLES = {
 }
 
 
+def other_modules(name: str) -> Iterator[str]:
+    """Rows: modules; columns: ways, with the ratio to the first"""
+    content = results.read(name)
+    rows = {(row["setting"], row["method"]): row for row in content["rows"]}
+    methods = list(dict.fromkeys(method for _, method in rows))
+    yield provenance(content)
+    yield "| | " + " | ".join(methods) + " |"
+    yield "|---|" + "---:|" * len(methods)
+    for setting in dict.fromkeys(setting for setting, _ in rows):
+        least = rows[setting, methods[0]]["ms"]
+        cells = [
+            f"{row['ms']:,.0f} ms (×{row['ms'] / least:.2f}), {row['peak_mib']:,.0f} MiB"
+            for row in (rows[setting, method] for method in methods)
+        ]
+        yield f"| {setting} | " + " | ".join(cells) + " |"
+
+
 def compare_conv4(name: str) -> Iterator[str]:
     content = results.read(name)
     yield provenance(content)
@@ -119,6 +136,7 @@ def learner(name: str) -> Iterator[str]:
 TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-sweep-memory": sweep_memory,
     "bench/gpu-sweep-memory": sweep_memory,
+    "bench/cpu-other-modules": other_modules,
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-short-runs": short_runs,
     "floor": bench_tables.floors,
