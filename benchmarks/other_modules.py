@@ -26,7 +26,6 @@ from metastep.modules import plain_recurrence
 from metastep.runs.device import device_for
 
 WAYS, EXAMPLES, TASKS, STEPS, RATE = 5, 10, 8, 8, 0.01
-CHUNK = 4  # tasks that are mapped at a time
 LOOP, ALONE, EXACT = "loop over tasks", "exact, task by task", ("exact", "exact_reverse", "autograd, mapped")
 AGREE = 1e-2  # float32 through eight steps
 
@@ -103,7 +102,7 @@ def ways(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, C
         f"Multi-step({STEPS})": ms.multi_step(problem, sgd, STEPS, STEPS),
         "first order": ms.fo_maml(problem, sgd, STEPS),
     }
-    steps = {name: ms.over_tasks(method, CHUNK, check_finite=False) for name, method in methods.items()}
+    steps = {name: ms.over_tasks(method, check_finite=False) for name, method in methods.items()}
     steps = {ALONE: ms.over_tasks(methods["exact"], 1, check_finite=False), **steps}
     return {
         LOOP: partial(loop_over_tasks, net, meta, tasks),
@@ -154,7 +153,8 @@ def row(setting: str, name: str, times: list[float], memory: float) -> dict[str,
     return {
         "setting": setting, "implementation": "hand-loop" if name == LOOP else "metastep", "method": name,
         "steps": STEPS, "window": STEPS if name.startswith("Multi") else 1, "tasks": TASKS,
-        "chunk": 1 if name in (LOOP, ALONE) else CHUNK, "precision": "float32", "ms": round(1e3 * statistics.median(times), 1),
+        "chunk": 1 if name in (LOOP, ALONE) else None, "precision": "float32",
+        "ms": round(1e3 * statistics.median(times), 1),
         "ms_spread": round(1e3 * (max(times) - min(times)), 1), "peak_mib": round(memory, 1), "note": "",
     }  # fmt: skip
 
