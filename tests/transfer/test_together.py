@@ -20,7 +20,7 @@ from metastep.transfer.building import kin_of
 from metastep.transfer.config import InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.transfer.epoch import Trained
 from metastep.transfer.train import resume_in_turns, train, train_in_turns
-from tests.transfer.train_helpers import TEACHER, TINY, checkpoint, same, stop_at, stripes, tiny, with_source
+from tests.transfer.train_helpers import TEACHER, TINY, capture, checkpoint, same, stop_at, stripes, tiny, with_source
 
 pytestmark = pytest.mark.usefixtures("_stripes")
 
@@ -162,8 +162,11 @@ def test_what_others_take_counts_as_its_own_time(tmp_path: Path, monkeypatch: py
     assert trained.seconds > 0.05 * 6  # a pause in each iteration
 
 
-def test_seeds_share_a_trace_and_end_as_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a source of its own, which the trace holds"""
+@pytest.mark.parametrize("captured", [False, True])
+def test_seeds_share_a_trace_and_end_as_alone(captured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a source of its own, which the trace holds; and, captured as on a GPU, memory of its own"""
+    if captured:
+        capture(monkeypatch)
     traces = Mock(wraps=compiling.traced)
     monkeypatch.setattr(compiling, "traced", traces)
     source = SourceConfig("resnet8", dataset="stripes", epochs=1)

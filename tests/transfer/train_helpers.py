@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metastep.compiler.compiling import Compiled, as_traced
+from metastep.compiler.kin import Kin
 from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.engine import Captured
@@ -123,8 +125,10 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> None:
         run()  # as a recorder warms up
         return run
 
-    def captured(step: Any, *told: object) -> Captured:
-        return Captured(step, again)
+    def captured(
+        step: Any, device: torch.device, draws_noise: bool = False, compile: bool = False, kin: Kin | None = None
+    ) -> Captured:
+        return Captured(Compiled(step, as_traced, kin) if compile else step, again)
 
     monkeypatch.setattr("metastep.transfer.building.unit", captured)
 
