@@ -29,8 +29,9 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."
         )
-    _require_plain(module)
-    recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in module.modules())
+    parts = dict(module.named_modules())
+    _require_plain(parts)
+    recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts.values())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
@@ -123,8 +124,9 @@ def require_usable(module: nn.Module) -> None:
         )
     if not parameters_of(module):
         raise MetastepError(f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none.")
-    _require_plain(module)
-    for name, part in module.named_modules():
+    parts = dict(module.named_modules())
+    _require_plain(parts)
+    for name, part in parts.items():
         if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
             raise MetastepError(
                 f"{type(part).__name__} '{name or 'itself'}' would overwrite its running statistics on the way, which "
@@ -133,9 +135,9 @@ def require_usable(module: nn.Module) -> None:
             )
 
 
-def _require_plain(module: nn.Module) -> None:
+def _require_plain(parts: Mapping[str, nn.Module]) -> None:
     """Not what was made for autograd's own backward: it would do something else here, without a word"""
-    for name, part in module.named_modules():
+    for name, part in parts.items():
         if isinstance(part, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             raise MetastepError(
                 f"{type(part).__name__} '{name or 'itself'}' averages gradients in .backward(), which never runs here: "
