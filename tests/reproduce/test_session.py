@@ -283,6 +283,7 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
         (("--table", "T9"), "--table T9: there is no such table"),
         (("--only", "X3", "--table", "X"), "Leave one out"),
         (("--only", "T4.31"), "T4.31 needs omniglot, which is not at hand. Name the folder that has it with --data"),
+        (("--only", "X5"), "X5 needs cub200, or stl10 in its place, which is not at hand."),
         (("--only", "T2.9"), "T2.9 needs cub200"),
     ],
 )

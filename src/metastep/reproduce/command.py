@@ -92,7 +92,9 @@ def chosen(only: str | None, table: str | None) -> list[Claim]:
 def require_data(claims: list[Claim], evidence: Evidence, seeds: int | None) -> None:
     for claim in claims:
         if absent := absence(claim, evidence) or absent_for_more(claim, evidence, seeds):
+            other = next(filter(None, map(evidence.lacking, claim.stand_in)), absent)
+            either = absent if other == absent else f"{absent}, or {other} in its place"
             raise MetastepError(
-                f"{claim.id} needs {absent}, which is not at hand. Name the folder that has it with --data or "
+                f"{claim.id} needs {either}, which is not at hand. Name the folder that has it with --data or "
                 "METASTEP_DATA; `metastep data list` says where to get it."
             )
