@@ -58,6 +58,14 @@ def test_learned_rates_and_heads() -> None:
     assert relative_error(parts.grad, whole.grad) < 1e-9
 
 
+def test_parts_of_mini_batches() -> None:
+    """Whichever is around the other"""
+    problem, meta, tasks = with_means("regression")
+    whole = ms.over_tasks(ms.maml(ms.in_batches(problem, 3), ms.SGD(0.1), 4))(meta, tasks)
+    for each in (ms.in_batches(ms.accumulated(problem, 2), 3), ms.accumulated(ms.in_batches(problem, 3), 2)):
+        assert relative_error(ms.over_tasks(ms.maml(each, ms.SGD(0.1), 4))(meta, tasks).grad, whole.grad) < 1e-9
+
+
 def test_one_product_for_each_window() -> None:
     problem, meta, tasks = with_means("regression")
     with ms.counting() as counts:

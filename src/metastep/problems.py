@@ -121,7 +121,7 @@ def adapt_only(problem: Problem, head: Callable[[str], bool]) -> Problem:
     def whole(loss: Loss) -> Loss:
         return lambda params, meta, batch: loss({**meta, **params}, meta, batch)
 
-    windows = _with_losses(problem, lambda loss, task: whole(loss)).windows
+    windows = with_losses(problem, lambda loss, task: whole(loss)).windows
     return Problem(start, windows, whole(problem.outer_loss))
 
 
@@ -146,7 +146,7 @@ def room_for_more(problem: Problem, start: Callable[[Tree, Any], Tree | State]) 
             )
         return start(meta, task)
 
-    windows = _with_losses(problem, lambda loss, task: _of_params(loss)).windows
+    windows = with_losses(problem, lambda loss, task: _of_params(loss)).windows
     return Problem(checked, windows, lambda params, meta, task: problem.outer_loss(params, meta["params"], task))
 
 
@@ -185,7 +185,7 @@ def proximal(problem: Problem, strength: float) -> Problem:
 
         return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 
-    return _with_losses(problem, pulled)
+    return with_losses(problem, pulled)
 
 
 def require_shared_space(params: Tree, meta: Tree, what: str) -> None:
@@ -201,7 +201,7 @@ def _params(start: Tree | State) -> Tree:
     return start.params if isinstance(start, State) else start
 
 
-def _with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Problem:
+def with_losses(problem: Problem, change: Callable[[Loss, Any], Loss]) -> Problem:
     require_problem(problem)
 
     def windows(task: Any, lengths: Sequence[int]) -> list[Window]:
