@@ -26,7 +26,7 @@ from metastep.modules import plain_recurrence
 from metastep.runs.device import device_for
 
 WAYS, EXAMPLES, TASKS, STEPS, RATE = 5, 10, 8, 8, 0.01
-LOOP, ALONE, EXACT = "loop over tasks", "exact, task by task", ("exact", "exact_reverse", "autograd, mapped")
+LOOP, ALONE, EXACT = "loop over tasks", "exact, task by task", ("exact", "exact_forward", "autograd, mapped")
 AGREE = 1e-2  # float32 through eight steps
 
 
@@ -97,7 +97,7 @@ def ways(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, C
     problem, sgd = ms.few_shot(net, F.cross_entropy), ms.SGD(RATE)
     methods = {
         "exact": ms.maml(problem, sgd, STEPS),
-        "exact_reverse": ms.maml(problem, sgd, STEPS, ms.exact_reverse),
+        "exact_forward": ms.maml(problem, sgd, STEPS, ms.exact_forward),
         "autograd, mapped": ms.reference(problem, sgd, STEPS),
         f"Multi-step({STEPS})": ms.multi_step(problem, sgd, STEPS, STEPS),
         "first order": ms.fo_maml(problem, sgd, STEPS),

@@ -27,7 +27,7 @@ from metastep.bench.cases import TRANSFERS, Transfer
 from metastep.bench.transfer import RATE, nets, pictures
 from metastep.commands import unless_stopped
 from metastep.compiler.compiling import Compiled, Step
-from metastep.curvature import exact
+from metastep.curvature import exact_forward
 from metastep.data.batches import Batches
 from metastep.engine import Captured as CapturedUnit
 from metastep.engine import Unit, recorded_by_cuda
@@ -54,7 +54,7 @@ VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "sourc
 def whole_products(wanted: bool) -> Iterator[None]:
     """The first window pays for (∂²L/∂φ²)·d too, which nobody asks for"""
     kept = lookahead.mixed
-    lookahead.mixed = exact if wanted else kept
+    lookahead.mixed = exact_forward if wanted else kept
     try:
         yield
     finally:

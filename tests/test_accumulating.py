@@ -15,7 +15,7 @@ from tests.helpers import DYNAMICS, STEPS, Case, case, first, relative_error
 METHODS: dict[str, Any] = {
     "maml": lambda problem, dynamics: ms.maml(problem, dynamics, STEPS),
     "multi_step": lambda problem, dynamics: ms.multi_step(problem, dynamics, STEPS, 3),
-    "reverse": lambda problem, dynamics: ms.multi_step(problem, dynamics, STEPS, 3, ms.exact_reverse),
+    "forward": lambda problem, dynamics: ms.multi_step(problem, dynamics, STEPS, 3, ms.exact_forward),
     "hf_maml": lambda problem, dynamics: ms.hf_maml(problem, dynamics, STEPS, 3),
     "reference": lambda problem, dynamics: ms.reference(problem, dynamics, STEPS),
     "imaml": lambda problem, dynamics: ms.imaml(problem, replace(dynamics, weight_decay=0.0), STEPS),

@@ -18,7 +18,7 @@ def methods(p: ms.Problem, dynamics: str) -> dict[str, ms.Estimator]:
     d = DYNAMICS[dynamics]
     return {
         "multi_step": ms.multi_step(p, d, 4, 2),
-        "reverse": ms.multi_step(p, d, 4, 2, ms.exact_reverse),
+        "forward": ms.multi_step(p, d, 4, 2, ms.exact_forward),
         "recompute": ms.unrolled(ms.InnerLoop(p, d, (1, 1, 1)), store_every=2),
         "fo_maml": ms.fo_maml(p, d, 3),
         "hf_maml": ms.hf_maml(p, d, 2),
@@ -31,7 +31,7 @@ def methods(p: ms.Problem, dynamics: str) -> dict[str, ms.Estimator]:
         ("regression", "momentum", "multi_step"),
         ("regression", "scheduled", "recompute"),
         ("convolution", "momentum", "multi_step"),
-        ("convolution", "adam", "reverse"),
+        ("convolution", "adam", "forward"),
         ("convolution", "sgd", "fo_maml"),
         ("meta_network", "nesterov", "hf_maml"),
         ("meta_network", "adam", "multi_step"),

@@ -47,10 +47,11 @@ def filled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def of_module(forward: Any, loss: Any = F.mse_loss) -> Any:
+def of_module(forward: Any, loss: Any = F.mse_loss, chunk_size: int | None = None) -> Any:
     net, generator = Around(forward), torch.Generator().manual_seed(0)
     parts = [torch.randn(2, 5, n, dtype=torch.float64, generator=generator) for n in (3, 2)]
-    return ms.over_tasks(ms.maml(ms.few_shot(net, loss), ms.SGD(0.1), 2))(ms.parameters_of(net), ms.Task(parts, parts))
+    step = ms.over_tasks(ms.maml(ms.few_shot(net, loss), ms.SGD(0.1), 2), chunk_size)
+    return step(ms.parameters_of(net), ms.Task(parts, parts))
 
 
 def estimate(problem: ms.Problem, meta: Any = META, tasks: Any = TASKS) -> Any:
@@ -190,10 +191,10 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["accepts none", "0.weight"],
     ),
     "no forward mode": (
-        lambda: linear(F.huber_loss)(ms.exact), ["huber_loss_backward", "curvature=metastep.exact_reverse"]
+        lambda: linear(F.huber_loss)(ms.exact_forward), ["huber_loss_backward", "metastep.exact needs a second"]
     ),
     "no second backward": (
-        lambda: linear(lambda a, b: torch.cdist(a, b).mean())(ms.exact_reverse),
+        lambda: linear(lambda a, b: torch.cdist(a, b).mean())(ms.exact),
         ["_cdist_backward", "curvature=metastep.central_difference()"],
     ),
     "a rate beyond numbers": (enormous_rate, ["Lower the inner rate"]),
@@ -340,6 +341,13 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a checkpointed module": (
         lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False)), ["save_on_cpu", "one window"]
+    ),
+    "a checkpointed module, task by task": (
+        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False), chunk_size=1), ["own parameters"]
+    ),
+    "a reentrant one": (
+        lambda: of_module(lambda layer, x: checkpoint(nn.Tanh(), layer(x), use_reentrant=True), chunk_size=1),
+        ["own parameters", "use_reentrant"],
     ),
     "a function of the old kind": (lambda: of_module(lambda layer, x: Doubled.apply(layer(x))), ["setup_context(ctx"]),
     "a tensor of zeros that is filled": (lambda: of_module(filled), ["x.new_zeros", "chunk_size=1"]),

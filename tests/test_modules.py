@@ -91,7 +91,7 @@ def sequences(net: nn.Module) -> tuple[ms.Problem, dict[str, Tensor], ms.Task]:
 INNER: dict[str, ms.Dynamics] = {"momentum": DYNAMICS["momentum"], "adam": ms.Adam(0.02, eps=1e-3)}
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
@@ -107,7 +107,7 @@ def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
     assert torch.equal(after, torch.rand(()))  # the sweep leaves the generator where autograd does
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_recurrent_layers_in_the_precision_that_has_fused_kernels(kind: Any, curvature: Any) -> None:
     torch.manual_seed(0)
@@ -227,7 +227,7 @@ def in_single(name: str) -> tuple[nn.Module, dict[str, Tensor], ms.Task]:
     return net, meta, map_tree(lambda x: x.float() if x.is_floating_point() else x, tasks)
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_reverse])
+@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
 @pytest.mark.parametrize("name", LOW)
 def test_a_loss_that_casts_to_bfloat16(name: str, curvature: Any) -> None:
     net, meta, tasks = in_single(name)

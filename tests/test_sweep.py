@@ -30,7 +30,7 @@ def test_options_do_not_change_the_result(problem: str, dynamics: str, window: i
     loop = ms.inner_loop(p, DYNAMICS[dynamics], STEPS, window)
     plain = ms.over_tasks(ms.unrolled(loop))(meta, tasks)
     for estimator, chunk in (
-        (ms.unrolled(loop, ms.exact_reverse), None),
+        (ms.unrolled(loop, ms.exact_forward), None),
         (ms.unrolled(loop, store_every=1), None),
         (ms.unrolled(loop, store_every=3), 2),
         (ms.unrolled(loop, store_every=100), 1),

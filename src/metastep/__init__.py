@@ -5,7 +5,7 @@ from metastep.accumulating import accumulated
 from metastep.backprop import backprop
 from metastep.carrying import room_for_memory, with_memory
 from metastep.counting import Counts, counting
-from metastep.curvature import Curvature, central_difference, exact, exact_reverse, gaussian_smoothing, zeroth_order
+from metastep.curvature import Curvature, central_difference, exact, exact_forward, gaussian_smoothing, zeroth_order
 from metastep.diagnostics import Comparison, compare, gradient_difference
 from metastep.dynamics import SGD, Adam, AdamW, Dynamics, RMSprop, State, StepFunction
 from metastep.errors import MetastepError, NonFiniteError
@@ -94,7 +94,7 @@ __all__ = [
     "es_maml",
     "every_window",
     "exact",
-    "exact_reverse",
+    "exact_forward",
     "few_shot",
     "first_order",
     "fo_maml",

@@ -9,10 +9,10 @@ from functools import partial, reduce
 from typing import Any
 
 from torch import Tensor
-from torch.func import grad, grad_and_value
 
 from metastep.by_hand import ByHand, OuterByHand
-from metastep.curvature import forward_over_reverse
+from metastep.curvature import reverse_over_reverse
+from metastep.derivatives import grad, grad_and_value
 from metastep.errors import MetastepError
 from metastep.noise import replayed
 from metastep.problems import with_losses
@@ -58,7 +58,10 @@ def _by_parts(loss: Loss, size: int) -> ByHand:
         return _mean((share, grad(scalar(look.loss))(params, meta, look.batch)) for share, look in looks(batch))
 
     def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
-        both = ((share, forward_over_reverse(look, params, meta, direction)) for share, look in looks(batch))
+        both = (
+            (share, reverse_over_reverse(look.loss, params, meta, look.batch, direction))
+            for share, look in looks(batch)
+        )
         return _mean(both)  # type: ignore[no-any-return]
 
     return ByHand(value, gradient, product)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
+from metastep.derivatives import vjp
 from metastep.trees import Tree, add_scaled, hollow_like, map_tree, subtract
 from metastep.windows import Loss
 

@@ -6,11 +6,13 @@ differentiated twice; .detach() leaves out all of them.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from metastep.derivatives import is_transformed
 from metastep.errors import MetastepError
 
 _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
@@ -37,7 +39,7 @@ def with_constants(loss: Callable[..., Any]) -> Callable[..., Any]:
     """`loss`, whose constants are so to every derivative"""
 
     def value(*args: Any) -> Any:
-        with Constants():
+        with Constants() if is_transformed() else nullcontext():
             return loss(*args)
 
     return value

@@ -5,43 +5,43 @@ c = (∂²L/∂θ∂φ)·direction. This is the only second-order work in the su
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch.func import grad, jvp, vjp
 
 from metastep.constants import with_constants
 from metastep.counting import count_product
+from metastep.derivatives import grad, vjp
 from metastep.errors import require_positive
 from metastep.hidden import Hidden
 from metastep.trees import Tree, add_scaled, dot, map_tree, norm, normal_like, scale, split_floats, subtract, zeros_like
-from metastep.windows import Window, joint_gradient, scalar
+from metastep.windows import Loss, Window, joint_gradient, scalar
 
 Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
 def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """Forward over reverse, without a stored second graph"""
+    """Reverse over reverse, or what the loss has brought"""
     count_product()
-    if by_hand := getattr(window.loss, "product_by_hand", None):  # a loss may bring its own
-        return by_hand(params, meta, window.batch, direction)  # type: ignore[no-any-return]
-    return forward_over_reverse(window, params, meta, direction)
+    product = getattr(window.loss, "product_by_hand", lambda *at: reverse_over_reverse(window.loss, *at))
+    return product(params, meta, window.batch, direction)
 
 
-def forward_over_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """The derivative of (∂L/∂φ, ∂L/∂θ) along (direction, 0)"""
-    gradients = grad(with_constants(scalar(window.loss)), argnums=(0, 1))
+def reverse_over_reverse(loss: Loss, params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+    """What ∂L/∂φ hands back to φ and θ along a direction"""
+    gradient = grad(with_constants(scalar(loss)))
+    return vjp(lambda p, m: gradient(p, m, batch), params, meta)[1](direction)  # type: ignore[no-any-return]
+
+
+def exact_forward(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    """Forward over reverse: the derivative of (∂L/∂φ, ∂L/∂θ) along (direction, 0)"""
+    count_product()
+    gradients = torch.func.grad(with_constants(scalar(window.loss)), argnums=(0, 1))
     # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
     numbers, rebuild = split_floats(window.batch)
-    along = jvp(lambda p, x: gradients(p, meta, rebuild(x)), (params, numbers), (direction, zeros_like(numbers)))
+    still = zeros_like(numbers)
+    along = torch.func.jvp(lambda p, x: gradients(p, meta, rebuild(x)), (params, numbers), (direction, still))
     return along[1]  # type: ignore[no-any-return]
-
-
-def exact_reverse(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """Reverse over reverse: for operators without forward mode"""
-    count_product()
-    gradient = grad(with_constants(scalar(window.loss)))
-    pull: Callable[[Tree], tuple[Tree, Tree]] = vjp(lambda p, m: gradient(p, m, window.batch), params, meta)[1]
-    return pull(direction)
 
 
 def central_difference(delta: float = 0.1) -> Curvature:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vjp
 
 from metastep import noise
 from metastep.checks import require_one_each, require_unwritten, versions
 from metastep.counting import count_gradient
 from metastep.curvature import Curvature, exact
+from metastep.derivatives import followable, grad_and_value, vjp
 from metastep.dynamics import State
 from metastep.errors import MetastepError, require_positive
 from metastep.explain import explained
@@ -46,7 +46,7 @@ class Estimator(NamedTuple):
         # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
         before = versions(task)
         with torch.no_grad(), explained(meta):
-            result = self.estimate(meta, task)
+            result = self.estimate(*followable((meta, task)))
         require_unwritten(task, before)
         return result
 
@@ -57,7 +57,7 @@ class Estimator(NamedTuple):
     def end(self, meta: Tree, task: Any) -> State:
         """The same with the optimizer's memory, for an inner loop that goes on from there."""
         with torch.no_grad(), explained(meta):
-            return self.loop.adapt(meta, task)
+            return self.loop.adapt(*followable((meta, task)))
 
 
 class Adjoint(NamedTuple):

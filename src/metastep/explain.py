@@ -22,19 +22,12 @@ _REMEDIES = (
         "kernels itself, as by sdpa_kernel: leave that out, or pass curvature=metastep.central_difference().",
     ),
     (
-        re.compile(r"forward AD with (?P<op>\S+) that does not support it"),
-        "the operator {op} has no forward-mode derivative, which curvature=exact needs. "
-        "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",
-    ),
-    (
-        re.compile(r"(?P<op>ZeroTensors are immutable)"),
-        "mse_loss of curvature=exact has no derivative along a target that is a constant, or that stands in θ ({op}). "
-        "Write (prediction - target).square().mean(), or pass curvature=metastep.exact_reverse.",
-    ),
-    (
-        re.compile(r"must implement the (?P<op>jvp) function"),
-        "an autograd.Function has no {op}, its forward-mode derivative, which curvature=exact needs. "
-        "Pass curvature=metastep.exact_reverse, which needs a second backward, or metastep.central_difference().",
+        re.compile(
+            r"(?P<op>forward AD with \S+ that does not support it|ZeroTensors are immutable"
+            r"|must implement the jvp function)"
+        ),
+        "curvature=metastep.exact_forward needs a derivative of forward mode that PyTorch does not have here ({op}). "
+        "Leave it out: metastep.exact needs a second backward instead.",
     ),
     (
         re.compile(r"derivative for '?(?:aten::)?(?P<op>\w+)'? is not implemented"),
@@ -47,15 +40,15 @@ _REMEDIES = (
         f"Write it with tensors alone, such as torch.where; torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
     ),
     (
-        re.compile(r"don't yet support (?P<op>saved tensor hooks)"),
-        "torch.utils.checkpoint and save_on_cpu work by {op}, which derivatives of functions do not know. Leave them "
-        "out: the sweep stores the graph of one window at a time, and batch_by_batch that of one batch.",
+        re.compile(r"(?P<op>saved tensor hooks|use_reentrant=True)"),
+        "torch.utils.checkpoint would compute again with the module's own parameters instead of φ ({op}), so that it "
+        "is refused, and save_on_cpu with it. Leave them out: the sweep stores the graph of one window at a time, and "
+        "batch_by_batch that of one batch.",
     ),
     (
         re.compile(r"must override the (?P<op>setup_context) staticmethod"),
-        "an autograd.Function without {op} cannot be differentiated twice here. Write one, with forward(x) and "
-        "setup_context(ctx, inputs, output). Full backward hooks and torch.utils.checkpoint are such functions, too: "
-        "remove them.",
+        f"an autograd.Function without {{op}} cannot be mapped, nor one with full backward hooks. {_MAPPED} Write one, "
+        f"with forward(x) and setup_context(ctx, inputs, output), and remove hooks. {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"vmap: (?P<op>inplace arithmetic).*is not possible"),
@@ -100,9 +93,14 @@ _REMEDIES = (
             r"(?P<op>differentiated Tensors does not require grad|attempting to call Tensor\.requires_grad_\(\)"
             r"|backward\(\) called) ?(?:$|\(or perhaps|inside a functorch)"
         ),
-        "a loss differentiates by torch.autograd, inside of a function that is differentiated here ({op}). Write "
+        f"a loss differentiates by torch.autograd ({{op}}), where it is differentiated itself. {_MAPPED} Write "
         "torch.func.grad(lambda x: metastep.apply(module, params, x).sum())(x), or torch.func.vjp or jvp: these can be "
-        "differentiated again.",
+        f"differentiated again. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"(?P<op>would mutate a captured Tensor)"),
+        "a module or a loss writes into its data, or into another tensor that it was not given as φ ({op}), as x += 1 "
+        "and x.sub_(…) do, and would do so again whenever the sweep returns to it. Write x = x + 1.",
     ),
     (
         re.compile(r"(?P<op>unsupported for Sparse tensors|with arguments from the 'Sparse\w+' backend)"),
@@ -138,9 +136,9 @@ _REMEDIES = (
         re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
         "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
         "parameters are; bytes of pictures are divided by 255 then. By torch.autocast layers get different ones, too, "
-        "and second derivatives of normalisation and attention do not bear that: cast in a loss of your own instead, "
+        "and normalisation and attention do not bear that where tasks are mapped: cast in a loss of your own instead, "
         "metastep.apply(net, {{k: p.bfloat16() for k, p in params.items()}}, x.bfloat16()).float(), while θ and φ stay "
-        "float32.",
+        f"float32. {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*\bgot\b.*)"),

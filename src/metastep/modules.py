@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
+from metastep.checks import versions
 from metastep.errors import MetastepError
 from metastep.hidden import require_shown
 from metastep.noise import is_recorded
@@ -36,8 +37,17 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     placed = _in_all_places(module, {**buffers, **params})
+    others = [x for part in parts.values() for x in vars(part).values() if isinstance(x, Tensor)]
+    before = versions(others)
     with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
-        return functional_call(module, placed, inputs, tie_weights=False)
+        result = functional_call(module, placed, inputs, tie_weights=False)
+    if versions(others) != before:
+        raise MetastepError(
+            f"{type(module).__name__} writes into a tensor of its own that is no buffer, and would do so again as the "
+            "sweep returns to it. Make it one, with self.register_buffer(name, tensor): what is written into a buffer "
+            "is let go of."
+        )
+    return result
 
 
 def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:

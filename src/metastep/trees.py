@@ -26,24 +26,31 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    if _is_flat(tree) and all(_is_flat(other) and other.keys() == tree.keys() for other in others):
+        return {name: function(x, *(other[name] for other in others)) for name, x in tree.items()}
     return tree_map(function, tree, *others)
 
 
+def _is_flat(tree: Tree) -> bool:
+    """Most trees are: tensors by name, which are gone through in a fraction of the time that any nesting takes"""
+    return type(tree) is dict and all(isinstance(x, Tensor) for x in tree.values())
+
+
 def add(a: Tree, b: Tree) -> Tree:
-    return tree_map(torch.add, a, b)
+    return map_tree(torch.add, a, b)
 
 
 def subtract(a: Tree, b: Tree) -> Tree:
-    return tree_map(torch.sub, a, b)
+    return map_tree(torch.sub, a, b)
 
 
 def scale(factor: float | Tensor, tree: Tree) -> Tree:
-    return tree_map(lambda x: factor * x, tree)
+    return map_tree(lambda x: factor * x, tree)
 
 
 def add_scaled(a: Tree, factor: float | Tensor, b: Tree) -> Tree:
     """a + factor · b"""
-    return tree_map(lambda x, y: x + factor * y, a, b)
+    return map_tree(lambda x, y: x + factor * y, a, b)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
@@ -63,23 +70,23 @@ def relative_change(before: Tree, after: Tree) -> Tensor:
 
 
 def zeros_like(tree: Tree) -> Tree:
-    return tree_map(torch.zeros_like, tree)
+    return map_tree(torch.zeros_like, tree)
 
 
 def normal_like(tree: Tree) -> Tree:
     """Independent standard normal numbers in the shape of `tree`; of a complex one, for both parts"""
-    return tree_map(lambda x: 2**0.5 * torch.randn_like(x) if x.is_complex() else torch.randn_like(x), tree)
+    return map_tree(lambda x: 2**0.5 * torch.randn_like(x) if x.is_complex() else torch.randn_like(x), tree)
 
 
 def hollow_like(tree: Tree) -> Tree:
     """Zeros in the shape of `tree` that take no memory (one number, expanded)"""
-    return tree_map(lambda x: x.new_zeros(()).expand(x.shape), tree)
+    return map_tree(lambda x: x.new_zeros(()).expand(x.shape), tree)
 
 
 def filled(grads: Tree, params: Tree) -> Tree:
     """Missing gradients (None) are zeros: momentum and weight decay still act on what the loss did not use"""
-    if tree_flatten(grads)[1] == tree_flatten(params)[1]:
-        grads = tree_map(lambda g, p: torch.zeros_like(p) if g is None else g, grads, params)
+    if not _is_flat(grads) and tree_flatten(grads)[1] == tree_flatten(params)[1]:
+        grads = map_tree(lambda g, p: torch.zeros_like(p) if g is None else g, grads, params)
     return alike(grads, params, "gradients")
 
 
@@ -123,6 +130,8 @@ def shapes(tree: Tree) -> list[tuple[int, ...]]:
 
 def require_same(a: Tree, b: Tree, what: str) -> None:
     """Two trees that must agree leaf by leaf; `what` begins the message"""
+    if _is_flat(a) and _is_flat(b) and [(n, x.shape) for n, x in a.items()] == [(n, x.shape) for n, x in b.items()]:
+        return
     spec_a, spec_b = tree_flatten(a)[1], tree_flatten(b)[1]
     if spec_a != spec_b or shapes(a) != shapes(b):
         found = difference(a, b, "the first", "the second") or "their names are the same, but not the order or the kind"

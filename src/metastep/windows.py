@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.func import grad
 
 from metastep import checks, noise
 from metastep.counting import count_gradient
+from metastep.derivatives import grad
 from metastep.dynamics import Dynamics, State, is_linear
 from metastep.trees import Tree, hollow_like
 

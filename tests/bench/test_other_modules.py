@@ -18,7 +18,7 @@ def test_a_row_for_each_way(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(other_modules.SUBJECTS, "small", SMALL)
     rows = other_modules.measure("small", 1, CPU)
     assert [row["method"] for row in rows] == [
-        "loop over tasks", "exact, task by task", "exact", "exact_reverse", "autograd, mapped", "Multi-step(8)",
+        "loop over tasks", "exact, task by task", "exact", "exact_forward", "autograd, mapped", "Multi-step(8)",
         "first order",
     ]  # fmt: skip
     assert all(row["ms"] > 0 for row in rows)

@@ -191,11 +191,11 @@ def test_work_of_an_iteration(name: str, products: int, gradients: int) -> None:
 
 def test_the_first_window_is_asked_for_its_mixed_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    for name in ("mixed", "exact"):
+    for name in ("mixed", "exact_forward"):
         product = getattr(lookahead, name)
         monkeypatch.setattr(lookahead, name, lambda *a, n=name, p=product: asked.append(n) or p(*a))
     trained(METHODS["T=2"], *parts(), [0.1])
-    assert asked == ["exact", "exact", "mixed"]  # from the last window to the first
+    assert asked == ["exact_forward", "exact_forward", "mixed"]  # from the last window to the first
 
 
 def test_memory_is_flat_in_the_steps() -> None:

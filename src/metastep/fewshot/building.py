@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from metastep import methods
 from metastep.carrying import with_memory
-from metastep.curvature import exact, exact_reverse
+from metastep.curvature import exact, exact_forward
 from metastep.dynamics import SGD, Adam, AdamW, RMSprop
 from metastep.errors import MetastepError
 from metastep.estimators import Estimator
@@ -100,7 +100,7 @@ def method_options(method: MethodConfig) -> dict[str, Any]:
     if "cg_steps" in options:
         options["solver"] = conjugate_gradient(options.pop("cg_steps"))
     if "curvature" in options:
-        options["curvature"] = {"exact": exact, "exact_reverse": exact_reverse}[options["curvature"]]
+        options["curvature"] = {"exact": exact, "exact_forward": exact_forward}[options["curvature"]]
     if "head" in METHOD_OPTIONS[method.name]:
         beginning = options.get("head", "head")
         options["head"] = lambda name: name.startswith(beginning)

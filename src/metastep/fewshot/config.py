@@ -124,8 +124,8 @@ class MethodConfig:
     weights: tuple[float, ...] | None = told(
         None, "maml_pp: weights of the outer loss after each window; equal if left out."
     )
-    curvature: Literal["exact", "exact_reverse"] | None = told(
-        None, "Second-order products by forward over reverse, or by reverse over reverse."
+    curvature: Literal["exact", "exact_forward"] | None = told(
+        None, "Second-order products by reverse over reverse, or by forward over reverse."
     )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from torch.func import grad, jvp
 
 from metastep.constants import with_constants
 from metastep.counting import count_product
-from metastep.curvature import exact
+from metastep.curvature import exact_forward
 from metastep.dynamics import State
 from metastep.estimators import Estimate, first_order, unrolled
 from metastep.noise import replayed
@@ -59,8 +59,10 @@ class Lookahead(NamedTuple):
 
 
 def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-    """Exact; but φ before the first window owes nothing to θ, so nobody asks for (∂²L/∂φ²)·direction there"""
-    return (mixed if window is first else exact)(window, params, meta, direction)
+    """Exact, by forward mode, which `normalising` is written out for; φ before the first window owes nothing to θ, so
+    that nobody asks for (∂²L/∂φ²)·direction there
+    """
+    return (mixed if window is first else exact_forward)(window, params, meta, direction)
 
 
 def mixed(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
