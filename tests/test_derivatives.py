@@ -136,6 +136,34 @@ def test_inference_mode_changes_nothing(chunk_size: int | None) -> None:
     assert relative_error(method.adapt(made[0], one(made[1])), method.adapt(meta, one(tasks))) < 1e-12
 
 
+class Remembering(nn.Module):
+    """By attributes: a mean over calls, which its result depends on, and what there was last"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.mean = nn.Linear(3, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last: Tensor = self.layer(x)
+        self.mean = 0.9 * self.mean + self.last.mean()
+        return torch.tanh(self.last - self.mean)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_what_a_module_keeps_of_a_call_is_let_go_of(chunk_size: int | None) -> None:
+    net, tasks = Remembering(), regression()
+    before = dict(vars(net))
+    found, expected = (
+        ms.over_tasks(method(ms.few_shot(net, squared_error), SGD, 4), chunk_size)(ms.parameters_of(net), tasks).grad
+        for method in (ms.maml, ms.reference)
+    )
+    assert relative_error(found, expected) < 1e-12
+    assert vars(net).keys() == before.keys()
+    assert all(vars(net)[name] is kept for name, kept in before.items())
+    assert torch.equal(ms.apply(net, {}, tasks.query[0][0]), torch.tanh(net.last - net.mean))
+
+
 class Counting(nn.Module):
     def __init__(self, as_buffer: bool) -> None:
         super().__init__()

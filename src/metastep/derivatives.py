@@ -24,6 +24,11 @@ def is_transformed() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or is_recorded()
 
 
+def is_differentiated() -> bool:
+    """Whether this is called inside of a function that may be called again for one result"""
+    return bool(_followed) or is_transformed()
+
+
 def by_autograd() -> bool:
     """Whether autograd may be asked: it is silent in inference mode, and where graphs are built outside of a
     derivative, they are somebody else's, whom torch.func does not disturb.

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.checks import versions
+from metastep.derivatives import is_differentiated
 from metastep.errors import MetastepError
 from metastep.hidden import require_shown
 from metastep.noise import is_recorded
@@ -37,17 +38,29 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     placed = _in_all_places(module, {**buffers, **params})
-    others = [x for part in parts.values() for x in vars(part).values() if isinstance(x, Tensor)]
-    before = versions(others)
-    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
-        result = functional_call(module, placed, inputs, tie_weights=False)
-    if versions(others) != before:
+    held = _held(list(parts.values())) if is_differentiated() and not torch.compiler.is_compiling() else nullcontext()
+    with held, sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
+        return functional_call(module, placed, inputs, tie_weights=False)
+
+
+@contextmanager
+def _held(parts: list[nn.Module]) -> Iterator[None]:
+    """What a module keeps of a call is let go of, as with buffers: the next look at a window must find it as it was"""
+    before = [dict(vars(part)) for part in parts]
+    tensors = [x for attributes in before for x in attributes.values() if isinstance(x, Tensor)]
+    written = versions(tensors)
+    try:
+        yield
+    finally:
+        for part, attributes in zip(parts, before, strict=True):
+            vars(part).update(attributes)
+            for name in vars(part).keys() - attributes.keys():
+                del vars(part)[name]
+    if versions(tensors) != written:
         raise MetastepError(
-            f"{type(module).__name__} writes into a tensor of its own that is no buffer, and would do so again as the "
-            "sweep returns to it. Make it one, with self.register_buffer(name, tensor): what is written into a buffer "
-            "is let go of."
+            "a module writes into a tensor of its own that is no buffer, and would do so again whenever the sweep "
+            "returns to it. Make it one, with self.register_buffer(name, tensor): what is written into it is let go of."
         )
-    return result
 
 
 def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
