@@ -26,8 +26,8 @@ _REMEDIES = (
             r"(?P<op>forward AD with \S+ that does not support it|ZeroTensors are immutable"
             r"|must implement the jvp function)"
         ),
-        "curvature=metastep.exact_forward needs a derivative of forward mode that PyTorch does not have here ({op}). "
-        "Leave it out: metastep.exact needs a second backward instead.",
+        "forward mode, by which metastep.exact_forward and transfer make second derivatives, does not serve here ({op}). "
+        "Pass curvature=metastep.exact, which needs a second backward instead; in transfer, use another operator.",
     ),
     (
         re.compile(r"derivative for '?(?:aten::)?(?P<op>\w+)'? is not implemented"),
