@@ -69,6 +69,16 @@ def slope_by_backward(module: nn.Module, params: Any, x: torch.Tensor) -> torch.
     return x.grad.square().mean()  # type: ignore[union-attr]
 
 
+def remembered() -> Any:
+    kept: list[torch.Tensor] = []
+
+    def loss(module: nn.Module, params: Any, x: torch.Tensor) -> torch.Tensor:
+        kept.append(ms.apply(module, params, x).mean())
+        return sum(kept[-2:]).square()  # type: ignore[union-attr]
+
+    return loss
+
+
 class Words(nn.Module):
     """As models of transformers are: inputs and results by name"""
 
@@ -206,6 +216,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "results by name": (
         lambda: of_words(Words(), WORDS, loss=F.cross_entropy), ["TextOutput was given", 'out["logits"]']
     ),
+    "a mean over calls": (lambda: of_loss(remembered(), UNIT, torch.ones(3, 1), mapped=True), ["same for the same φ"]),
     "a padding mask": (padded, ["nested tensor", "enable_nested_tensor=False"]),
 }  # fmt: skip
 

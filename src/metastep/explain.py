@@ -26,7 +26,7 @@ _REMEDIES = (
             r"(?P<op>forward AD with \S+ that does not support it|ZeroTensors are immutable"
             r"|must implement the jvp function)"
         ),
-        "forward mode, by which metastep.exact_forward and transfer make second derivatives, does not serve here ({op}). "
+        "forward mode, by which metastep.exact_forward and transfer differentiate twice, does not serve here ({op}). "
         "Pass curvature=metastep.exact, which needs a second backward instead; in transfer, use another operator.",
     ),
     (
@@ -96,6 +96,11 @@ _REMEDIES = (
         f"a loss differentiates by torch.autograd ({{op}}), where it is differentiated itself. {_MAPPED} Write "
         "torch.func.grad(lambda x: metastep.apply(module, params, x).sum())(x), or torch.func.vjp or jvp: these can be "
         f"differentiated again. {_ONE_BY_ONE}",
+    ),
+    (
+        re.compile(r"(?P<op>level\.has_value\(\))"),
+        "a loss keeps a tensor of one call and computes with it in another, where the tasks that it was mapped for are "
+        "no more ({op}). A loss must give the same for the same φ: put what it is to know of before into the task.",
     ),
     (
         re.compile(r"(?P<op>would mutate a captured Tensor)"),
