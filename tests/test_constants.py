@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import metastep as ms
+from tests.as_written import SGD, by_autograd, one, regression, squared_error
 from tests.helpers import relative_error
-from tests.test_as_written import SGD, by_autograd, one, regression, squared_error
 
 
 def scaled_by_itself(prediction: Tensor, target: Tensor) -> Tensor:

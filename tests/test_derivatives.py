@@ -12,9 +12,9 @@ from torch import Tensor, nn
 import metastep as ms
 from metastep.derivatives import by_autograd, grad, grad_and_value, vjp
 from metastep.trees import map_tree, shapes
+from tests.as_written import SGD, one, regression, squared_error
+from tests.as_written import by_autograd as by_a_plain_loop
 from tests.helpers import randn, relative_error
-from tests.test_as_written import SGD, one, regression, squared_error
-from tests.test_as_written import by_autograd as by_a_plain_loop
 from tests.test_errors import Around, Doubled
 
 VALUES: dict[str, Callable[..., Tensor]] = {
