@@ -6,13 +6,23 @@ import pytest
 
 from metastep.transfer import reading
 from metastep.transfer import train as training
+from metastep.transfer.config import MethodConfig
+from metastep.transfer.presets import PRESETS
 from metastep.transfer.source import source_run
-from tests.transfer.train_helpers import TINY, stripes
+from tests.transfer.train_helpers import TINY, stripes, tiny
 
 
 @pytest.fixture
 def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "load_labelled", stripes)
+
+
+@pytest.fixture
+def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _stripes: None) -> None:
+    """Of stripes, in an empty folder"""
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setitem(PRESETS, "alone", tiny(MethodConfig("scratch"), epochs=1))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
