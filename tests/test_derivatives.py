@@ -8,6 +8,7 @@ import torch
 import torch.func
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 import metastep as ms
 from metastep.derivatives import by_autograd, grad, grad_and_value, vjp
@@ -134,6 +135,83 @@ def test_inference_mode_changes_nothing(chunk_size: int | None) -> None:
     assert relative_error(inside, expected) < 1e-12
     assert relative_error(step(*made).grad, expected) < 1e-12
     assert relative_error(method.adapt(made[0], one(made[1])), method.adapt(meta, one(tasks))) < 1e-12
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return 3 * ctx.saved_tensors[0] ** 2 * gradient
+
+
+def test_a_backward_that_is_differentiated_once_is_refused() -> None:
+    net, tasks = Around(lambda layer, x: Once.apply(layer(x))), regression()
+    problem, meta = ms.few_shot(net, squared_error), ms.parameters_of(net)
+    for method in (ms.maml(problem, SGD, 2), ms.reference(problem, SGD, 2)):
+        with pytest.raises(ms.MetastepError, match=r"once_differentiable.*central_difference\(\)"):
+            method(meta, one(tasks))
+    for served in (ms.fo_maml(problem, SGD, 2), ms.hf_maml(problem, SGD, 2)):
+        assert served(meta, one(tasks)).loss.isfinite()
+
+
+def test_gradients_do_not_share_memory() -> None:
+    def inner(params: Any, meta: Any, batch: Any) -> Tensor:
+        return squared_error(batch[0] @ params, batch[1])
+
+    problem = ms.Problem(
+        lambda meta, task: meta["a"] + meta["b"],
+        ms.every_window(inner),
+        lambda p, meta, task: inner(p, meta, task.query),
+    )
+    meta = {"a": randn(3, 2), "b": randn(3, 2)}
+    for method in (ms.maml(problem, SGD, 2), ms.reference(problem, SGD, 2)):
+        found = method(meta, one(regression())).grad
+        assert found["a"].data_ptr() != found["b"].data_ptr()
+
+
+class Adding(nn.Module):
+    """A part of the loss is kept by the module on the way"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.more = nn.Linear(3, 2, dtype=torch.float64), torch.zeros(())
+        self.register_buffer("first", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        if self.first is None:
+            self.first = out.mean(0)
+        self.more = (out - self.first).pow(4).mean()
+        return out
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1])
+def test_what_a_module_keeps_is_there_for_the_loss(chunk_size: int | None) -> None:
+    net, tasks = Adding(), regression()
+    problem = ms.few_shot(net, lambda out, y: squared_error(out, y) + net.more)
+
+    def plain(params: Any, batch: Any) -> Tensor:
+        x, y = batch
+        out = x @ params["layer.weight"].T + params["layer.bias"]
+        return squared_error(out, y) + (out - out.mean(0)).pow(4).mean()
+
+    same = ms.Problem(
+        lambda meta, task: meta,
+        ms.every_window(lambda params, meta, batch: plain(params, batch)),
+        lambda params, meta, task: plain(params, task.query),
+    )
+    found, expected = (
+        ms.over_tasks(ms.maml(each, SGD, 4), chunk_size)(ms.parameters_of(net), tasks).grad for each in (problem, same)
+    )
+    assert relative_error(found, expected) < 1e-12
+    assert net.first is None
+    assert not net.more
 
 
 class Remembering(nn.Module):

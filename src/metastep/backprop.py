@@ -11,7 +11,7 @@ from metastep.checks import require_one_each
 from metastep.constants import Constants
 from metastep.derivatives import grad_and_value, is_transformed
 from metastep.estimators import Estimate, Estimator
-from metastep.trees import Tree
+from metastep.trees import Tree, map_tree
 from metastep.windows import InnerLoop, outer_value
 
 
@@ -32,6 +32,6 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
     def estimate(meta: Tree, task: Any) -> Estimate:
         with Constants() if is_transformed() else nullcontext():
             gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
-        return Estimate(loss, gradient, metrics)
+        return Estimate(loss, map_tree(torch.clone, gradient), metrics)  # autograd's may share memory
 
     return Estimator(loop, estimate)

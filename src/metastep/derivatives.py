@@ -13,6 +13,7 @@ import torch.func
 from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks
 
+from metastep.errors import MetastepError
 from metastep.noise import is_recorded
 from metastep.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 
@@ -111,4 +112,23 @@ def _pulled(values: list[Tensor], along: list[Any], at: Tree, again: bool) -> An
         return zeros_like(at)
     outputs, directions = zip(*pairs, strict=True)
     found = torch.autograd.grad(outputs, leaves, directions, create_graph=again, materialize_grads=True)
+    if again:
+        _require_followed(found)
     return tree_unflatten(list(found), spec)
+
+
+def _require_followed(gradients: tuple[Tensor, ...]) -> None:
+    """Not by a backward that can be differentiated once: it leaves a node that fails, which nobody visits here"""
+    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if type(node).__name__ == "Error":
+            raise MetastepError(
+                "an autograd.Function has a backward that is once_differentiable, so that the meta-gradient would lack "
+                "its second derivatives. Leave that out, if backward is made of functions of torch; or pass "
+                "curvature=metastep.central_difference(), which needs first derivatives only."
+            )
+        new = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= new
+        nodes += new

@@ -38,29 +38,33 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     # What is written into a buffer is let go of.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     placed = _in_all_places(module, {**buffers, **params})
-    held = _held(list(parts.values())) if is_differentiated() and not torch.compiler.is_compiling() else nullcontext()
-    with held, sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
-        return functional_call(module, placed, inputs, tie_weights=False)
+    others = [x for part in parts.values() for x in vars(part).values() if isinstance(x, Tensor)]
+    before = versions(others)
+    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
+        result = functional_call(module, placed, inputs, tie_weights=False)
+    if versions(others) != before and is_differentiated():
+        raise MetastepError(
+            f"{type(module).__name__} writes into a tensor of its own that is no buffer, and would do so again as the "
+            "sweep returns to it. Make it one, with self.register_buffer(name, tensor): what is written into it is let "
+            "go of."
+        )
+    return result
 
 
 @contextmanager
-def _held(parts: list[nn.Module]) -> Iterator[None]:
-    """What a module keeps of a call is let go of, as with buffers: the next look at a window must find it as it was"""
-    before = [dict(vars(part)) for part in parts]
-    tensors = [x for attributes in before for x in attributes.values() if isinstance(x, Tensor)]
-    written = versions(tensors)
+def held(module: nn.Module) -> Iterator[None]:
+    """What parts of a module keep of a call is let go of: the next look at a window must find them as they were"""
+    parts = [] if torch.compiler.is_compiling() else list(module.modules())
+    before = [(vars(part), dict(vars(part))) for part in parts] + [
+        (part._buffers, dict(part._buffers)) for part in parts
+    ]
     try:
         yield
     finally:
-        for part, attributes in zip(parts, before, strict=True):
-            vars(part).update(attributes)
-            for name in vars(part).keys() - attributes.keys():
-                del vars(part)[name]
-    if versions(tensors) != written:
-        raise MetastepError(
-            "a module writes into a tensor of its own that is no buffer, and would do so again whenever the sweep "
-            "returns to it. Make it one, with self.register_buffer(name, tensor): what is written into it is let go of."
-        )
+        for kept, earlier in before:
+            kept.update(earlier)
+            for name in kept.keys() - earlier.keys():
+                del kept[name]
 
 
 def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from metastep.checks import require_few_shot, require_problem, require_windows
 from metastep.data.hashing import orders, stream
 from metastep.dynamics import State
 from metastep.errors import MetastepError
-from metastep.modules import apply, require_usable, theta_of
+from metastep.modules import apply, held, require_usable, theta_of
 from metastep.noise import refused
 from metastep.rates import require_rates
 from metastep.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
@@ -84,13 +84,15 @@ def few_shot(
     def inner_loss(params: Tree, meta: Tree, batch: tuple[Any, Any]) -> Tensor:
         del meta
         x, y = batch
-        return loss(apply(module, params, x), y)
+        with held(module):
+            return loss(apply(module, params, x), y)
 
     def outer_loss(params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
         del meta
         x, y = task.query
-        prediction = apply(module, params, x)
-        return loss(prediction, y), _measured(metrics or {}, prediction, y)
+        with held(module):
+            prediction = apply(module, params, x)
+            return loss(prediction, y), _measured(metrics or {}, prediction, y)
 
     return Problem(lambda meta, task: theta(meta), every_window(inner_loss), outer_loss)
 
