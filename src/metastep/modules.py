@@ -55,9 +55,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
 def held(module: nn.Module) -> Iterator[None]:
     """What parts of a module keep of a call is let go of: the next look at a window must find them as they were"""
     parts = [] if torch.compiler.is_compiling() else list(module.modules())
-    before = [(vars(part), dict(vars(part))) for part in parts] + [
-        (part._buffers, dict(part._buffers)) for part in parts
-    ]
+    before = [(kept, dict(kept)) for part in parts for kept in (vars(part), part._buffers)]
     try:
         yield
     finally:
