@@ -1,15 +1,14 @@
 """Plain autograd through an inner loop, with all that it stores."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from metastep.checks import require_one_each
-from metastep.constants import Constants
-from metastep.derivatives import grad_and_value, is_transformed
+from metastep.constants import with_constants
+from metastep.derivatives import grad_and_value
 from metastep.estimators import Estimate, Estimator
 from metastep.trees import Tree, map_tree
 from metastep.windows import InnerLoop, outer_value
@@ -30,8 +29,7 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
         return total, metrics
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        with Constants() if is_transformed() else nullcontext():
-            gradient, (loss, metrics) = grad_and_value(outer, has_aux=True)(meta, task)
+        gradient, (loss, metrics) = grad_and_value(with_constants(outer), has_aux=True)(meta, task)
         return Estimate(loss, map_tree(torch.clone, gradient), metrics)  # autograd's may share memory
 
     return Estimator(loop, estimate)

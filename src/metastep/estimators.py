@@ -1,7 +1,7 @@
 """Meta-gradients: from an inner loop to a function (meta, task) -> Estimate.
 
 The unrolled estimator is the Lagrangian recursion of the paper, Λ_{k−1} = Λ_k ∂Φ̂_k/∂s, as a reverse sweep over
-windows. It returns a gradient, so autograd never sees a second backward, and its memory is one window's graph and the
+windows. It returns a gradient, so that nobody differentiates the unroll, and its memory is one window's graph and the
 stored states: one φ for each window with SGD, φ with moments and gradient otherwise, and of many windows only some.
 """
 
