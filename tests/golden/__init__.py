@@ -1,0 +1,1 @@
+"""Golden values: numbers that no change of the code may change. They are in expected.json."""

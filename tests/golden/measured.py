@@ -1,0 +1,194 @@
+"""How the present code computes the golden values. The values stay; this file follows the API.
+
+`python -m tests.golden.measured` prints them as JSON.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+import metastep as ms
+from benchmarks.tables import TABLES
+from metastep.data import load
+from metastep.data.catalog import ENTRIES, FOLDER
+from metastep.data.labelled import LABELLED, OWN, load_labelled
+from metastep.fewshot.presets import PRESETS as FEW_SHOT
+from metastep.fewshot.shipped import shipped
+from metastep.fewshot.train import train as train_few_shot
+from metastep.runs import Run
+from metastep.transfer.presets import PRESETS as TRANSFER
+from metastep.transfer.train import train as train_transfer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FEW_SHOT_PRESETS = ("glyphs-5w1s-multistep4", "glyphs-5w1s-fomaml", "glyphs-5w1s-reptile")
+TRANSFER_PRESET = "digits-sgd-multistep"
+EMBEDDED = ("glyphs", "digits")
+HELP = (
+    "",
+    "train",
+    "evaluate",
+    "classify",
+    "compare",
+    "report",
+    "presets",
+    "demo",
+    "transfer run",
+    "data",
+    "data check",
+)
+
+Sketch = dict[str, list[float]]
+
+
+def sketched(tree: Any, prefix: str = "") -> Sketch:
+    """The norm of each tensor and its product with two fixed directions of norm 1, by name.
+
+    A bias that feeds a BatchNorm is left out: its true gradient is 0, and Adam divides rounding errors by themselves.
+    """
+    found: Sketch = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            found |= sketched(value, f"{prefix}{name}/")
+        elif not _feeds_batchnorm(name, tree):
+            found[prefix + name] = _sketch(value)
+    return found
+
+
+def _sketch(value: Tensor) -> list[float]:
+    flat = value.detach().double().flatten()
+    places = torch.arange(1, len(flat) + 1, dtype=torch.float64)
+    directions = (torch.cos(places), torch.sin(math.sqrt(2) * places))
+    return [float(flat.norm()), *(float(flat @ direction / direction.norm()) for direction in directions)]
+
+
+def _feeds_batchnorm(name: str, tree: dict[str, Tensor]) -> bool:
+    """A convolution's bias whose next neighbour is a normalisation: a weight of one dimension"""
+    place, _, kind = name.rpartition(".")
+    stem, _, number = place.rpartition(".")
+    after = tree.get(f"{stem}.{int(number) + 1}.weight") if number.isdigit() else None
+    return kind == "bias" and isinstance(after, Tensor) and after.dim() == 1 and tree[f"{place}.weight"].dim() > 1
+
+
+def few_shot_sketch(preset: str, folder: Path) -> Sketch:
+    """Of θ after 20 iterations in float64."""
+    usual = FEW_SHOT[preset]
+    outer, validation = replace(usual.outer, iterations=20), replace(usual.validation, every=0)
+    config = replace(usual, outer=outer, validation=validation, precision="float64", device="cpu")
+    train_few_shot(config, folder)
+    return sketched(ms.Learner.load(folder).meta)
+
+
+def transfer_sketch(folder: Path) -> Sketch:
+    """Of φ after one epoch in float64; the source is trained for one, too."""
+    usual = TRANSFER[TRANSFER_PRESET]
+    source = replace(usual.source, epochs=1)
+    train_transfer(replace(usual, source=source, epochs=1, precision="float64", device="cpu"), folder)
+    return sketched(Run.open(folder).load()["state"]["target"]["params"]["target"])
+
+
+def learner_answers(name: str) -> dict[str, float]:
+    """Right predictions and mean log-probability on 20 episodes of glyphs, 5 ways and 1 shot."""
+    learner = ms.Learner.load(name).changed(ways=5)
+    right, total = 0, 0.0
+    for support, query in _episodes(20, learner.config.net.channels, learner.config.net.size):
+        probabilities = learner.predict(learner.adapt(*support), query[0])
+        right += int((probabilities.argmax(-1) == query[1]).sum())
+        total += float(probabilities.double().log().gather(1, query[1][:, None]).mean())
+    return {"right": right, "log_probability": total / 20}
+
+
+def _episodes(number: int, channels: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+    images = load("glyphs", None, "test").images
+    for k in range(number):
+        rows = torch.tensor([(11 * k + 37 * way) % len(images) for way in range(5)])
+        pictures = images[rows].float()[:, [k % 20, (k + 7) % 20]] / 255
+        pictures = interpolate(pictures.flatten(0, 1), size=(size, size)).expand(-1, channels, -1, -1)
+        shown = pictures.reshape(5, 2, channels, size, size)
+        y = torch.arange(5)
+        yield (shown[:, 0], y), (shown[:, 1], y)
+
+
+def digest(*arrays: Tensor) -> str:
+    """sha256 of shapes, types and bytes."""
+    found = sha256()
+    for array in arrays:
+        found.update(f"{tuple(array.shape)} {array.dtype}".encode())
+        found.update(array.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """The leaves of nested dictionaries, by name."""
+    for name in sorted(tree):
+        yield from tensors(tree[name]) if isinstance(tree[name], dict) else (tree[name],)
+
+
+def learner_digest(name: str) -> str:
+    """Of θ as it is shipped."""
+    return digest(*tensors(ms.Learner.load(name).meta))
+
+
+def data_digests(root: Path | None, embedded: bool) -> dict[str, str]:
+    """Of the arrays of every split of every data set that is there."""
+    found = {}
+    for entry in ENTRIES:
+        if entry is not FOLDER and (entry.name in EMBEDDED) == embedded and (embedded or entry.locate(root)):
+            for split in entry.splits:
+                found[f"{entry.name} {split}"] = digest(load(entry.name, root, split).images)
+    for labelled in LABELLED:
+        if labelled is not OWN and (labelled.name in EMBEDDED) == embedded and (embedded or labelled.locate(root)):
+            splits = load_labelled(labelled.name, root)
+            for part in ("train", "val", "test"):
+                pictures = getattr(splits, part)
+                found[f"{labelled.name} labelled {part}"] = digest(pictures.images, pictures.labels)
+    return found
+
+
+def verdicts() -> dict[str, str]:
+    """Of every claim, as its file says."""
+    files = sorted((ROOT / "results" / "claims").glob("*.json"))
+    return {path.stem: json.loads(path.read_text())["verdict"] for path in files}
+
+
+def table_digests() -> dict[str, str]:
+    """Of every table that is made from results."""
+    return {name: sha256("\n".join(make(name)).encode()).hexdigest() for name, make in TABLES.items()}
+
+
+def modules_loaded_by_help(command: str) -> list[str]:
+    """Top-level packages that `metastep COMMAND --help` imports."""
+    code = (
+        "import atexit, sys\n"
+        f"sys.argv = ['metastep', *{command.split()!r}, '--help']\n"
+        "atexit.register(lambda: print('\\nLOADED', *sorted({name.partition('.')[0] for name in sys.modules})))\n"
+        "from metastep.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.rpartition("LOADED")[2].split()
+
+
+def everything(root: Path | None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        few_shot = {preset: few_shot_sketch(preset, Path(place, preset)) for preset in FEW_SHOT_PRESETS}
+        transfer = {TRANSFER_PRESET: transfer_sketch(Path(place, "transfer"))}
+    learners = {name: learner_answers(name) | {"theta": learner_digest(name)} for name in shipped()}
+    data = data_digests(None, True) | (data_digests(root, False) if root else {})
+    return {"theta": few_shot, "phi": transfer, "learners": learners, "data": data,
+            "verdicts": verdicts(), "tables": table_digests()}  # fmt: skip
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(everything(Path(sys.argv[1]) if sys.argv[1:] else None), indent=1))
