@@ -13,19 +13,20 @@ test: lint
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
 
 lint: $(READY)
-	$(RUN) -m ruff check src tests benchmarks examples
-	$(RUN) -m ruff format --check src tests benchmarks examples
+	$(RUN) -m ruff check src study tests examples
+	$(RUN) -m ruff format --check src study tests examples
 	$(RUN) -m mypy
+	PYTHONPATH=. $(VENV)/bin/lint-imports
 
 bench: $(READY)
-	$(RUN) -m metastep bench --quick
-	$(RUN) -m benchmarks.sweep_memory
-	$(RUN) -m benchmarks.other_modules
-	$(RUN) -m benchmarks.compare_conv4
-	$(RUN) -m benchmarks.short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
-	$(RUN) -m benchmarks.same_path $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
-	$(RUN) -m benchmarks.transfer_digits
-	$(RUN) -m benchmarks.tables
+	$(RUN) -m study bench --quick
+	$(RUN) -m study run sweep_memory
+	$(RUN) -m study run other_modules
+	$(RUN) -m study run compare_conv4
+	$(RUN) -m study run short_runs $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
+	$(RUN) -m study run same_path $(if $(METASTEP_DATA),--data $(METASTEP_DATA))
+	$(RUN) -m study run transfer_digits
+	$(RUN) -m study tables
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

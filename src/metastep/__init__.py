@@ -1,136 +1,48 @@
-"""metastep: gradient-based meta-learning made cheap."""
+"""metastep: gradient-based meta-learning made cheap.
 
-from metastep import quiet  # noqa: F401 - before torch
-from metastep.accumulating import accumulated
-from metastep.backprop import backprop
-from metastep.carrying import room_for_memory, with_memory
-from metastep.counting import Counts, counting
-from metastep.curvature import Curvature, central_difference, exact, exact_forward, gaussian_smoothing, zeroth_order
-from metastep.diagnostics import Comparison, compare, gradient_difference
-from metastep.dynamics import SGD, Adam, AdamW, Dynamics, RMSprop, State, StepFunction
-from metastep.errors import MetastepError, NonFiniteError
-from metastep.estimators import (
-    Estimate,
-    Estimator,
-    displacement,
-    first_order,
-    implicit,
-    unrolled,
-)
-from metastep.fewshot.learner import Learner
-from metastep.methods import (
-    anil,
-    es_maml,
-    fo_maml,
-    ggs_maml,
-    hf_maml,
-    imaml,
-    maml,
-    maml_pp,
-    meta_sgd,
-    multi_step,
-    reference,
-    reptile,
-    truncated,
-)
-from metastep.modules import apply, parameters_of, use_batch_statistics
-from metastep.optimizers import from_optimizer, into_optimizer
-from metastep.paths import MetaGradient, meta_gradient
-from metastep.problems import (
-    accuracy,
-    adapt_only,
-    batch_by_batch,
-    every_window,
-    few_shot,
-    in_batches,
-    proximal,
-    room_for_rates,
-    with_rates,
-)
-from metastep.rates import Rate
-from metastep.solvers import Solver, conjugate_gradient, neumann
-from metastep.tasks import over_tasks, stack, write_grads
-from metastep.trees import Tree, leaves
-from metastep.windows import InnerLoop, Loss, Problem, Steps, Task, Window, inner_loop, window_lengths
+The public names are imported when they are first used, so that `import metastep` loads no torch.
+`__init__.pyi` lists the same names for type checkers and editors.
+"""
 
-__all__ = [
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Comparison",
-    "Counts",
-    "Curvature",
-    "Dynamics",
-    "Estimate",
-    "Estimator",
-    "InnerLoop",
-    "Learner",
-    "Loss",
-    "MetaGradient",
-    "MetastepError",
-    "NonFiniteError",
-    "Problem",
-    "RMSprop",
-    "Rate",
-    "Solver",
-    "State",
-    "StepFunction",
-    "Steps",
-    "Task",
-    "Tree",
-    "Window",
-    "accumulated",
-    "accuracy",
-    "adapt_only",
-    "anil",
-    "apply",
-    "backprop",
-    "batch_by_batch",
-    "central_difference",
-    "compare",
-    "conjugate_gradient",
-    "counting",
-    "displacement",
-    "es_maml",
-    "every_window",
-    "exact",
-    "exact_forward",
-    "few_shot",
-    "first_order",
-    "fo_maml",
-    "from_optimizer",
-    "gaussian_smoothing",
-    "ggs_maml",
-    "gradient_difference",
-    "hf_maml",
-    "imaml",
-    "implicit",
-    "in_batches",
-    "inner_loop",
-    "into_optimizer",
-    "leaves",
-    "maml",
-    "maml_pp",
-    "meta_gradient",
-    "meta_sgd",
-    "multi_step",
-    "neumann",
-    "over_tasks",
-    "parameters_of",
-    "proximal",
-    "reference",
-    "reptile",
-    "room_for_memory",
-    "room_for_rates",
-    "stack",
-    "truncated",
-    "unrolled",
-    "use_batch_statistics",
-    "window_lengths",
-    "with_memory",
-    "with_rates",
-    "write_grads",
-    "zeroth_order",
-]  # fmt: skip
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "core.accumulating": "accumulated",
+    "core.backprop": "backprop",
+    "core.carrying": "room_for_memory with_memory",
+    "core.counting": "Counts counting",
+    "core.curvature": "Curvature central_difference exact exact_forward gaussian_smoothing zeroth_order",
+    "core.diagnostics": "Comparison compare gradient_difference",
+    "core.dynamics": "SGD Adam AdamW Dynamics RMSprop State StepFunction",
+    "core.estimators": "Estimate Estimator displacement first_order implicit unrolled",
+    "core.methods": "anil es_maml fo_maml ggs_maml hf_maml imaml maml maml_pp meta_sgd multi_step "
+    "reference reptile truncated",
+    "core.modules": "apply parameters_of use_batch_statistics",
+    "core.optimizers": "from_optimizer into_optimizer",
+    "core.problems": "accuracy adapt_only batch_by_batch every_window few_shot in_batches proximal "
+    "room_for_rates with_rates",
+    "core.rates": "Rate",
+    "core.solvers": "Solver conjugate_gradient neumann",
+    "core.tasks": "over_tasks stack write_grads",
+    "core.trees": "Tree leaves",
+    "core.windows": "InnerLoop Loss Problem Steps Task Window inner_loop window_lengths",
+    "errors": "MetastepError NonFiniteError",
+    "step.paths": "MetaGradient meta_gradient",
+    "train.fewshot.learner": "Learner",
+}
+_PLACE = {name: f"metastep.{module}" for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_PLACE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACE:
+        raise AttributeError(f"module 'metastep' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_PLACE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,5 @@
 """python -m metastep"""
 
-from metastep.cli import main
+from metastep.cli.main import main
 
 main()

@@ -9,6 +9,7 @@ from PIL import Image
 from PIL.Image import Resampling
 from torch import Tensor
 
+from metastep.core.random import number, stream
 from metastep.data.augment import (
     ATTEMPTS,
     AUGMENTATIONS,
@@ -23,7 +24,6 @@ from metastep.data.augment import (
     random_numbers,
     scaling,
 )
-from metastep.data.hashing import number, stream
 from metastep.errors import MetastepError
 
 every = pytest.mark.parametrize("kind", AUGMENTATIONS)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from metastep.data import catalog, load
-from metastep.data.catalog import ENTRIES, FOLDER, GLYPHS, MINI_IMAGENET, OMNIGLOT, Entry, entry_of, find
+from metastep.data import catalog
+from metastep.data.catalog import ENTRIES, FOLDER, GLYPHS, MINI_IMAGENET, OMNIGLOT, Entry, entry_of, find, load
 from metastep.data.errors import DataError
 from metastep.data.progress import silent
 from tests.data.helpers import write_classes

@@ -8,14 +8,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from metastep.data import catalog, commands
-from metastep.data.commands import app
+from metastep.cli import data as commands
+from metastep.cli.data import app
+from metastep.cli.train import DEFAULT
+from metastep.cli.transfer import DEFAULT as TRANSFER_DEFAULT
+from metastep.data import catalog
 from metastep.data.folder import load_folder
 from metastep.data.labelled import LABELLED
-from metastep.fewshot.commands import DEFAULT
-from metastep.fewshot.presets import PRESETS
-from metastep.transfer.commands import DEFAULT as TRANSFER_DEFAULT
-from metastep.transfer.presets import PRESETS as TRANSFER_PRESETS
+from metastep.train.fewshot.presets import PRESETS
+from metastep.train.transfer.presets import PRESETS as TRANSFER_PRESETS
 from tests.data.helpers import write_classes
 
 

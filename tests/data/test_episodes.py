@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
+from metastep.core.random import MULTIPLIERS, WORD, mix, number, stream
 from metastep.data.episodes import Choice, Episodes, choose, draw, real_counts, streams
-from metastep.data.hashing import MULTIPLIERS, WORD, mix, number, stream
 from metastep.errors import MetastepError
 
 ROTATIONS = ("none", "per_episode", "as_classes")

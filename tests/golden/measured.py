@@ -19,16 +19,15 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 import metastep as ms
-from benchmarks.tables import TABLES
-from metastep.data import load
-from metastep.data.catalog import ENTRIES, FOLDER
+from metastep.data.catalog import ENTRIES, FOLDER, load
 from metastep.data.labelled import LABELLED, OWN, load_labelled
-from metastep.fewshot.presets import PRESETS as FEW_SHOT
-from metastep.fewshot.shipped import shipped
-from metastep.fewshot.train import train as train_few_shot
-from metastep.runs import Run
-from metastep.transfer.presets import PRESETS as TRANSFER
-from metastep.transfer.train import train as train_transfer
+from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
+from metastep.train.fewshot.shipped import shipped
+from metastep.train.fewshot.train import train as train_few_shot
+from metastep.train.run import Run
+from metastep.train.transfer.presets import PRESETS as TRANSFER
+from metastep.train.transfer.train import train as train_transfer
+from study.tables.pages import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEW_SHOT_PRESETS = ("glyphs-5w1s-multistep4", "glyphs-5w1s-fomaml", "glyphs-5w1s-reptile")

@@ -10,7 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from metastep.errors import MetastepError
-from metastep.nets import CLASSIFIERS, VGG, ResNet, ResNet18, ResNet32, ResNet34, load_net, load_weights
+from metastep.nets.registry import CLASSIFIERS, load_net
+from metastep.nets.resnet import ResNet, ResNet18, ResNet34
+from metastep.nets.resnet32 import ResNet32
+from metastep.nets.vgg import VGG
+from metastep.nets.weights import load_weights
 
 SIZES = {"resnet18": 64, "resnet34": 64}
 CHECKPOINT = Path(os.environ.get("METASTEP_DATA", "."), "tinyimagenet_resnet32.safetensors")

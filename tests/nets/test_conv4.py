@@ -9,8 +9,9 @@ from torch.nn.functional import cross_entropy
 
 import metastep
 from metastep.errors import MetastepError
-from metastep.nets import NETS, Conv4, load_net
 from metastep.nets.blocks import SamePad, ShiftNorm
+from metastep.nets.conv4 import Conv4
+from metastep.nets.registry import NETS, load_net
 
 # name: parameters at 5 and at 20 ways, and what the head sees; the shifts of Finn's BatchNorm are counted apart
 TABLE = {

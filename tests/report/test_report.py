@@ -8,21 +8,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from metastep.data import DataError, ImageSet
-from metastep.fewshot import sampling
-from metastep.fewshot.config import TrainConfig
-from metastep.fewshot.evaluate import Request, evaluate
-from metastep.fewshot.learner import Learner
-from metastep.fewshot.scores import read_evaluations, save
-from metastep.report import write_report
+from metastep.data.errors import DataError
+from metastep.data.images import ImageSet
 from metastep.report.collect import collect
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
 from metastep.report.reported import named
-from metastep.runs import Run, RunError
-from metastep.runs.run import Which
-from tests.fewshot.helpers import TINY, stripes
-from tests.fewshot.use_helpers import fresh, write_run
+from metastep.report.write import write_report
+from metastep.train.errors import RunError
+from metastep.train.fewshot import sampling
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.fewshot.evaluate import Request, evaluate
+from metastep.train.fewshot.learner import Learner
+from metastep.train.fewshot.scores import read_evaluations, save
+from metastep.train.run import Run, Which
+from tests.train.fewshot.helpers import TINY, stripes
+from tests.train.fewshot.use_helpers import fresh, write_run
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 VOID = {"meta", "img", "br", "input", "link", "hr"}

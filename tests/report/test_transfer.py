@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from metastep.report import write_report
-from metastep.runs import Run
-from metastep.transfer.config import DataConfig, MethodConfig, TransferConfig
-from metastep.transfer.source import source_run
-from metastep.transfer.train import SOURCE
-from tests.transfer.train_helpers import TINY, tiny
+from metastep.report.write import write_report
+from metastep.train.run import Run
+from metastep.train.transfer.config import DataConfig, MethodConfig, TransferConfig
+from metastep.train.transfer.source import source_run
+from metastep.train.transfer.train import SOURCE
+from tests.train.transfer.train_helpers import TINY, tiny
 
 
 def write_run(folder: Path, config: TransferConfig, epochs: int = 0) -> Path:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metastep.data.hashing import WORD, number, stream
+from metastep.core.random import WORD, number, stream
 from metastep.errors import MetastepError
 
 Augmentation = Literal["none", "crop", "crop_noflip", "crop224", "resized_crop"]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from metastep.core.random import WORD, number, stream
 from metastep.data.augment import augmented, known_augmentation, plain, random_numbers, scaling
-from metastep.data.hashing import WORD, number, stream
 from metastep.data.images import LabelledSet
 from metastep.errors import MetastepError
 

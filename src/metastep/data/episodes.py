@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from metastep.data.hashing import WORD, Stream, number, stream
+from metastep.core.random import WORD, Stream, number, stream
+from metastep.core.windows import Task
 from metastep.errors import MetastepError, how_many
-from metastep.windows import Task
 
 Rotations = Literal["none", "per_episode", "as_classes"]
 

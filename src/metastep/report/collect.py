@@ -3,18 +3,19 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from metastep.core.windows import window_lengths
 from metastep.data.errors import printable
 from metastep.data.remembering import without_place
 from metastep.errors import MetastepError
-from metastep.fewshot.config import TrainConfig
-from metastep.fewshot.evaluate import digest
-from metastep.fewshot.learner import Learner
-from metastep.fewshot.longer import iterations_made
-from metastep.fewshot.scores import EVALUATION_SEED, Evaluation, read_evaluations
 from metastep.report.probes import Probed, probe
 from metastep.report.reported import Point, Reported
-from metastep.runs import Run, read_metrics
-from metastep.windows import window_lengths
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.fewshot.evaluate import digest
+from metastep.train.fewshot.learner import Learner
+from metastep.train.fewshot.longer import iterations_made
+from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation, read_evaluations
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metastep.fewshot.scores import Evaluation, Mean, paired_difference
 from metastep.report import figures
 from metastep.report.collect import RunReport
 from metastep.report.page import rendered
+from metastep.train.fewshot.scores import Evaluation, Mean, paired_difference
 
 FIGURES = (
     ("Training loss", "Mean over the tasks of an iteration, after adaptation.", figures.loss_figure),

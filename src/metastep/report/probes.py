@@ -6,17 +6,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from metastep.counting import counting
-from metastep.data import ImageSet
+from metastep.core.counting import counting
+from metastep.core.diagnostics import gradient_difference
+from metastep.core.problems import accuracy, params_of
+from metastep.core.trees import map_tree, tree_leaves
 from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
-from metastep.diagnostics import gradient_difference
-from metastep.fewshot.building import build
-from metastep.fewshot.learner import Learner
-from metastep.fewshot.sampling import Sampler, read_split
-from metastep.fewshot.scores import EVALUATION_SEED
-from metastep.problems import accuracy, params_of
-from metastep.trees import map_tree, tree_leaves
+from metastep.data.images import ImageSet
+from metastep.train.fewshot.building import build
+from metastep.train.fewshot.learner import Learner
+from metastep.train.fewshot.sampling import Sampler, read_split
+from metastep.train.fewshot.scores import EVALUATION_SEED
 
 SPLIT = "test"
 TASKS = 16  # whose inner gradients are followed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from metastep.data.errors import printable
-from metastep.runs import to_plain
+from metastep.train.config import to_plain
 
 COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
 

@@ -12,10 +12,11 @@ from metastep.report import figures
 from metastep.report.page import collected, rendered
 from metastep.report.reported import Point, Reported
 from metastep.report.weights import weight_figures
-from metastep.runs import Run, read_metrics
-from metastep.runs.files import replace_file
-from metastep.transfer.config import TransferConfig
-from metastep.transfer.train import SOURCE
+from metastep.train.files import replace_file
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
+from metastep.train.transfer.config import TransferConfig
+from metastep.train.transfer.train import SOURCE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metastep.data.errors import printable
 from metastep.report.figures import SIZE, STYLE, drawn
-from metastep.runs.files import explained
+from metastep.train.files import explained
 
 Which = Literal["where", "what"]
 Rows = Sequence[dict[str, Any]]

@@ -9,9 +9,9 @@ from metastep.report import fewshot
 from metastep.report.collect import collect
 from metastep.report.page import collected
 from metastep.report.transfer import write_transfer_report
-from metastep.runs import Run
-from metastep.runs.files import replace_file
-from metastep.transfer.config import TransferConfig
+from metastep.train.files import replace_file
+from metastep.train.run import Run
+from metastep.train.transfer.config import TransferConfig
 
 
 def write_report(

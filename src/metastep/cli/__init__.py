@@ -1,0 +1,1 @@
+"""The command `metastep`: one file for each group of commands."""

@@ -1,0 +1,58 @@
+"""What all commands share: where the data are, a bar while they wait, one line for what cannot work or was stopped."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from metastep.data.errors import printable
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError
+from metastep.train.stop import stop_on_signals
+
+UNFINISHED = 130  # the exit status of what was stopped and can go on, as after Ctrl-C
+Data = Annotated[
+    Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
+]
+
+
+def quoted(path: Path) -> str:
+    """As it can be pasted into a shell"""
+    return shlex.quote(printable(path))
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What cannot work ends with one line and exit status 2; what is stopped, with one and 130."""
+    try:
+        yield
+    except MetastepError as error:
+        typer.echo(f"metastep: {error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("metastep: stopped.", err=True)
+        raise typer.Exit(UNFINISHED) from None
+
+
+@contextmanager
+def unless_stopped() -> Iterator[None]:
+    """Where what is inside was asked to stop, all ends after it, with one line and exit status 130."""
+    with stop_on_signals() as stop:
+        yield
+    if stop.requested:
+        typer.echo("Stopped. Call it again to go on.")
+        raise SystemExit(UNFINISHED)  # and not typer's, which only commands of its own understand
+
+
+@contextmanager
+def progress_bar(doing: str) -> Iterator[Progress]:
+    """A bar that is gone when all is done; none where there is no terminal."""
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(doing.replace("[", r"\["), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)

@@ -1,0 +1,52 @@
+"""The command `metastep`."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from metastep import __version__
+
+from metastep.cli import quiet  # isort: skip - before torch
+from metastep.cli.compare import compare_methods
+from metastep.cli.data import app as data
+from metastep.cli.demo import demo
+from metastep.cli.train import presets, train
+from metastep.cli.transfer import app as transfer
+from metastep.cli.use import classify, evaluate, report
+from metastep.step.ranks import run_rank
+
+app = typer.Typer(
+    name="metastep",
+    help="Gradient-based meta-learning made cheap.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+commands: dict[str, Callable[..., None]] = {
+    "demo": demo, "train": train, "evaluate": evaluate, "classify": classify, "compare": compare_methods,
+    "report": report, "presets": presets,
+}  # fmt: skip
+for name, command in commands.items():
+    app.command(name)(command)
+app.add_typer(transfer, name="transfer")
+app.add_typer(data, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"metastep {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def metastep(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Gradient-based meta-learning made cheap."""
+
+
+def main() -> None:
+    quiet.end()
+    run_rank(app)

@@ -1,0 +1,83 @@
+"""Gradient accumulation: derivatives of losses that are means over examples, by one part of the examples after another.
+
+The sweep bounds the memory of the inner steps, and this that of each of them: what is stored is the graph of one part.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
+from typing import Any
+
+from torch import Tensor
+
+from metastep.core.by_hand import ByHand, OuterByHand
+from metastep.core.curvature import reverse_over_reverse
+from metastep.core.derivatives import grad, grad_and_value
+from metastep.core.noise import replayed
+from metastep.core.problems import with_losses
+from metastep.core.trees import Tree, add, map_tree, scale, tree_leaves
+from metastep.core.windows import Loss, Problem, Window, outer_value, scalar
+from metastep.errors import MetastepError
+
+
+def accumulated(problem: Problem, size: int) -> Problem:
+    """The same problem, whose support and query are gone through by `size` examples at a time.
+
+    For losses and metrics that are means over the first axis, as most are: the numbers stay the same. A BatchNorm would
+    see the part alone. `adapt_only` goes inside, and curvatures other than `exact` take all examples at once.
+    """
+    if size < 1:
+        raise MetastepError(f"parts of {size} examples: each has at least one.")
+    inner = with_losses(problem, lambda loss, task: _by_parts(loss, size))
+    return inner._replace(outer_loss=_outer_by_parts(problem, size))
+
+
+def shares(examples: Any, size: int) -> Iterator[tuple[float, Any]]:
+    """Parts of the examples, each with how much of the mean it is"""
+    counts = {leaf.shape[0] if leaf.dim() else 0 for leaf in tree_leaves(examples)}
+    if len(counts) != 1 or counts == {0}:
+        raise MetastepError(
+            f"examples are counted along the first axis, which has lengths {sorted(counts)}: no parts can be taken of "
+            "them. Give all tensors of a support or a query one number of examples."
+        )
+    (number,) = counts
+    for i in range(0, number, size):
+        yield min(size, number - i) / number, map_tree(lambda x, i=i: x[i : i + size], examples)
+
+
+def _by_parts(loss: Loss, size: int) -> ByHand:
+    drawn: defaultdict[int, Loss] = defaultdict(lambda: replayed(loss))  # each part draws noise of its own, once
+
+    def looks(batch: Any) -> Iterator[tuple[float, Window]]:
+        return ((share, Window(drawn[i], part, 1)) for i, (share, part) in enumerate(shares(batch, size)))
+
+    def value(params: Tree, meta: Tree, batch: Any) -> Tensor:
+        return _mean((share, look.loss(params, meta, look.batch)) for share, look in looks(batch))  # type: ignore[no-any-return]
+
+    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
+        return _mean((share, grad(scalar(look.loss))(params, meta, look.batch)) for share, look in looks(batch))
+
+    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+        both = (
+            (share, reverse_over_reverse(look.loss, params, meta, look.batch, direction))
+            for share, look in looks(batch)
+        )
+        return _mean(both)  # type: ignore[no-any-return]
+
+    return ByHand(value, gradient, product)
+
+
+def _outer_by_parts(problem: Problem, size: int) -> OuterByHand:
+    value = partial(outer_value, problem)
+    both = grad_and_value(value, argnums=(0, 1), has_aux=True)
+
+    def each(function: Callable[..., Any], params: Tree, meta: Tree, task: Any) -> Any:
+        parts = shares(task.query, size)
+        return _mean((share, function(params, meta, task._replace(query=part))) for share, part in parts)
+
+    return OuterByHand(partial(each, value), partial(each, both))
+
+
+def _mean(parts: Iterator[tuple[float, Tree]]) -> Tree:
+    """One at a time: what is behind a part is let go of before the next is made"""
+    return reduce(add, (scale(share, tree) for share, tree in parts))

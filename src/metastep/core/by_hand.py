@@ -1,0 +1,67 @@
+"""Losses that bring their derivatives, written out by hand: autograd is asked for none."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metastep.core.derivatives import vjp
+from metastep.core.trees import Tree, add_scaled, hollow_like, map_tree, subtract
+from metastep.core.windows import Loss
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """A loss for windows, called as any other"""
+
+    value: Loss
+    gradient_by_hand: Callable[[Tree, Tree, Any], Tree]
+    """(params, meta, batch) -> ∂L/∂φ"""
+    product_by_hand: Callable[[Tree, Tree, Any, Tree], tuple[Tree, Tree]]
+    """(params, meta, batch, direction) -> (∂²L/∂φ²)·direction, (∂²L/∂θ∂φ)·direction"""
+
+    def __call__(self, params: Tree, meta: Tree, batch: Any) -> Tensor:
+        return self.value(params, meta, batch)
+
+
+@dataclass(frozen=True)
+class OuterByHand:
+    """An outer loss, called as any other"""
+
+    value: Callable[[Tree, Tree, Any], Any]
+    gradients_by_hand: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
+    """(params, meta, task) -> (∂L/∂φ, ∂L/∂θ), (L, metrics)"""
+
+    def __call__(self, params: Tree, meta: Tree, task: Any) -> Any:
+        return self.value(params, meta, task)
+
+
+def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], strength: float) -> ByHand:
+    """`value` is the loss + ½ · strength · ‖φ − φ₁(θ)‖², φ₁ = start: what that adds to its derivatives"""
+
+    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
+        away = subtract(params, start(meta))
+        return map_tree(partial(torch.add, alpha=strength), loss.gradient_by_hand(params, meta, batch), away)
+
+    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+        h, c = loss.product_by_hand(params, meta, batch, direction)
+        (back,) = vjp(start, meta)[1](direction)
+        return add_scaled(h, strength, direction), add_scaled(c, -strength, back)
+
+    return ByHand(value, gradient, product)
+
+
+def of_params_by_hand(value: Loss, loss: ByHand) -> ByHand:
+    """`value` is the loss for a meta in which θ is called "params", beside what the loss does not see"""
+
+    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
+        return loss.gradient_by_hand(params, meta["params"], batch)
+
+    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
+        h, c = loss.product_by_hand(params, meta["params"], batch, direction)
+        return h, hollow_like(meta) | {"params": c}
+
+    return ByHand(value, gradient, product)

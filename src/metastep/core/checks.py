@@ -1,0 +1,255 @@
+"""What users give, and what their functions return, looked at before it is used: the core itself is free of this."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import torch
+
+from metastep.core.trees import Tree, difference, is_number, shapes, tree_flatten, tree_leaves
+from metastep.errors import MetastepError
+
+Weights = Sequence[Any] | torch.Tensor
+
+
+def require_problem(problem: Any) -> None:
+    if missing := [name for name in ("start", "windows", "outer_loss") if not hasattr(problem, name)]:
+        raise MetastepError(
+            f"{type(problem).__name__} is no problem: it has no {', '.join(missing)}. Make one of a module and its "
+            "loss with metastep.few_shot(module, loss), or of three functions with metastep.Problem."
+        )
+    require_takes(problem.start, "start of a problem", "meta, task")
+    whole = "One loss for all windows is metastep.every_window(loss)."
+    require_takes(problem.windows, "windows of a problem", "task, lengths", whole)
+    require_takes(problem.outer_loss, "outer_loss of a problem", "params, meta, task")
+
+
+def require_takes(function: Any, what: str, arguments: str, remedy: str = "Write it with these arguments.") -> None:
+    """That `function` can be called with as many arguments as are named; one that does not tell is taken as it is"""
+    if not callable(function):
+        raise MetastepError(f"{what} is {function!r}, and no function of ({arguments}). {remedy}")
+    if torch.compiler.is_compiling():
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # what a decorator made is what is called
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise MetastepError(f"{what} is called with ({arguments}), but takes {signature}: {error}. {remedy}") from None
+
+
+def require_windows(windows: Any) -> list[Any]:
+    if not isinstance(windows, list | tuple) or not all(hasattr(window, "loss") for window in windows):
+        got = f"a {type(windows).__name__}" + (" of something else" if isinstance(windows, list | tuple) else "")
+        raise MetastepError(
+            f"windows(task, lengths) gave {got}: it must be a list of metastep.Window(loss, batch, steps), or what "
+            "metastep.every_window(loss) makes of one loss."
+        )
+    return windows  # type: ignore[return-value]
+
+
+def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
+    """What a user's step returned; φ keeps its names and shapes"""
+    if not (isinstance(moved, list | tuple) and len(moved) == 2):
+        raise MetastepError(
+            f"the step of a StepFunction returned a {type(moved).__name__}: it must return (params, memory), where "
+            "memory is () if there is none."
+        )
+    params, memory = moved[0], require_memory(moved[1])
+    alike = (tree_flatten(params)[1], shapes(params)) == (tree_flatten(before)[1], shapes(before))
+    found = None if alike else difference(before, params, "φ before it", "φ after it")
+    if found:
+        raise MetastepError(f"the step of a StepFunction changed φ: {found}. Return every parameter of params.")
+    return params, memory
+
+
+def require_memory(memory: Any) -> Tree:
+    for leaf in tree_leaves(memory):
+        if not (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())):
+            kind = str(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            raise MetastepError(
+                f"the memory of a StepFunction has a leaf that is {kind}: it must be a tree of floating-point tensors, "
+                "or () where there is none. Steps are counted by t."
+            )
+    return memory
+
+
+def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """A parameter after a step, in its own precision: a rate may have a finer one, but no larger shape"""
+    if new.shape != p.shape:
+        raise MetastepError(
+            f"a rate turned a parameter {tuple(p.shape)} into {tuple(new.shape)}: it must be one number, or a tensor "
+            "that broadcasts to the parameter's own shape."
+        )
+    return new.to(p.dtype)
+
+
+def require_meta(meta: Any, what: str = "meta") -> None:
+    remedy = "Of a module, pass metastep.parameters_of(module), its parameters by name; of numbers, torch.tensor(…)."
+    _require_tensors(meta, what, remedy)
+
+
+def require_data(data: Any, what: str) -> None:
+    remedy = "Make tensors of the data first, with torch.as_tensor(…); of a State's step, too."
+    _require_tensors(data, what, remedy)
+
+
+def _require_tensors(tree: Any, what: str, remedy: str) -> None:
+    for leaf in tree_leaves(tree):
+        if not isinstance(leaf, torch.Tensor):
+            raise MetastepError(f"{what}: {type(leaf).__name__}, where tensors are needed. {remedy}")
+
+
+def require_pictures(x: Any, like: torch.Tensor) -> None:
+    require_data(x, "pictures")
+    if x.dtype != like.dtype:
+        raise MetastepError(
+            f"pictures are {x.dtype}, and the parameters {like.dtype}. Convert them with x.to({like.dtype}), and what "
+            "was bytes divide by 255: pictures are in [0, 1]."
+        )
+
+
+def require_few_shot(loss: Any, metrics: Any) -> None:
+    if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
+        raise MetastepError(f"loss = {loss.__name__} is the class: make one of it, {loss.__name__}().")
+    usual = "Pass one such as torch.nn.functional.cross_entropy."
+    require_takes(loss, "the loss", "prediction, target", usual)
+    if not isinstance(metrics, Mapping | None):
+        raise MetastepError(
+            f'metrics is a {type(metrics).__name__}: name each, such as {{"accuracy": metastep.accuracy}}.'
+        )
+    for name, metric in (metrics or {}).items():
+        require_takes(metric, f"the metric '{name}'", "prediction, target")
+
+
+def require_estimator(estimator: Any) -> None:
+    if not callable(estimator):
+        raise MetastepError(
+            f"a {type(estimator).__name__} is no method applied to a problem: pass one, such as "
+            "metastep.multi_step(problem, dynamics, steps)."
+        )
+
+
+def require_method(method: Any) -> None:
+    """One that has yet to be applied to a problem"""
+    if not callable(method) or hasattr(method, "loop"):
+        given = repr(method) if isinstance(method, str) else type(method).__name__
+        raise MetastepError(
+            f"method = {given}: pass the function itself, such as metastep.multi_step, and its options by name."
+        )
+
+
+def require_dynamics(dynamics: Any) -> None:
+    if isinstance(dynamics, torch.optim.Optimizer):
+        name = type(dynamics).__name__
+        raise MetastepError(
+            f"{name} of torch.optim changes parameters in place, and cannot be differentiated through. Pass "
+            f"metastep.{name}(lr) if there is one, or what from_optimizer(optimizer, parameters) makes of it."
+        )
+    if not all(callable(getattr(dynamics, name, None)) for name in ("init", "advance")):
+        raise MetastepError(
+            f"{dynamics!r} is no inner optimizer: it needs init and advance. Pass metastep.SGD(lr), Adam or RMSprop, "
+            "or a StepFunction of your own."
+        )
+
+
+def require_rate(dynamics: Any, kinds: tuple[type, ...]) -> None:
+    """One that could be learned"""
+    require_dynamics(dynamics)
+    if not isinstance(dynamics, kinds):
+        raise MetastepError(
+            f"{type(dynamics).__name__} has no rate that could be learned: use SGD, Adam, AdamW or RMSprop. In a "
+            "dynamics of your own, read rates from meta, and use multi_step."
+        )
+
+
+def require_no_decay(dynamics: Any, method: str) -> None:
+    decay = getattr(dynamics, "weight_decay", 0.0)
+    if not (is_number(decay) and decay == 0):
+        raise MetastepError(
+            f"{method} with weight_decay = {decay} in the dynamics: the implicit gradient would not know of it. "
+            "Set weight_decay=0, or add the penalty to the inner loss."
+        )
+
+
+def require_steps(steps: Any, window: Any) -> None:
+    listed = isinstance(steps, Sequence)
+    if not all(isinstance(n, Integral) for n in (window, *(steps if listed else [steps]))):
+        raise MetastepError(f"steps = {steps}, window = {window}: inner steps are counted in whole numbers.")
+    if window < 1:
+        raise MetastepError(f"window = {window}: a window shares one gradient among at least 1 step.")
+    if not listed and steps < 1:
+        raise MetastepError(f"steps = {steps}: an inner loop takes at least 1 step.")
+    if listed and (not steps or min(steps) < 1):
+        raise MetastepError(f"steps = {list(steps)}: a list of windows needs at least one, each of at least 1 step.")
+    if listed and window != 1:
+        raise MetastepError(f"steps = {list(steps)} already says how long each window is: leave window = {window} out.")
+
+
+def require_one_each(weights: Weights, windows: Sequence[Any]) -> Weights:
+    if len(weights) != len(windows):
+        raise MetastepError(f"{len(weights)} weights for {len(windows)} windows: the outer loss after each needs one.")
+    return weights
+
+
+def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """What an outer loss returned"""
+    pair = isinstance(value, tuple) and len(value) == 2
+    loss, metrics = value if pair else (value, {})
+    require_scalar(loss, "the outer loss")
+    if not isinstance(metrics, Mapping):
+        raise MetastepError(
+            f"the outer loss returned metrics as a {type(metrics).__name__}: return (loss, a dict of tensors by name)."
+        )
+    for name, metric in metrics.items():
+        if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(metric)):
+            raise MetastepError(
+                f"the metric '{name}' is a {type(metric).__name__}: it must be a tensor, with a value for each task. "
+                "Leave .item() and float() out, or make one with torch.as_tensor(…)."
+            )
+    return loss, metrics  # type: ignore[return-value]
+
+
+def require_other_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "loss" in metrics:
+        raise MetastepError("a metric is called 'loss', which is the outer loss of each task: call it otherwise.")
+    return metrics
+
+
+def require_scalar(value: Any, what: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise MetastepError(f"{what} must be a tensor of one number for each task, not {type(value).__name__}.")
+    if value.dim() != 0:
+        shape = tuple(value.shape)
+        raise MetastepError(f"{what} must be one number for each task, not {shape}: reduce it with .mean() or .sum().")
+    if not value.is_floating_point():
+        raise MetastepError(
+            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient."
+        )
+    return value
+
+
+def versions(data: Any) -> list[int]:
+    """How often each tensor was written to; mapped ones are looked at by who maps them"""
+    if torch.compiler.is_compiling():
+        return []
+    return [leaf._version for leaf in tree_leaves(data) if _is_counted(leaf)]
+
+
+def require_unwritten(data: Any, before: list[int]) -> None:
+    if versions(data) != before:
+        raise MetastepError(
+            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do, and would do so again whenever the "
+            "sweep returns to them: the meta-gradient would be wrong, and the data are changed now. Write x = x + 1."
+        )
+
+
+def _is_counted(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, torch.Tensor)
+        and not leaf.is_inference()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+    )

@@ -1,0 +1,134 @@
+"""Derivatives of functions of trees: by plain autograd, or by torch.func where a call is itself transformed.
+
+vmap, compilation and tracing need torch.func. Elsewhere autograd gives the same in fewer calls, and serves what only a
+plain backward does: functions of the old kind, hooks, gradients in a loss. The names are those of torch.func.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.func
+from torch import Tensor
+from torch.autograd.graph import disable_saved_tensors_hooks
+
+from metastep.core.noise import is_recorded
+from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
+from metastep.errors import MetastepError
+
+_followed: list[bool] = []
+
+
+def is_transformed() -> bool:
+    """Whether this is called inside of a function that is mapped, differentiated by torch.func, traced or compiled"""
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or is_recorded()
+
+
+def is_differentiated() -> bool:
+    """Whether this is called inside of a function that may be called again for one result"""
+    return bool(_followed) or is_transformed()
+
+
+def by_autograd() -> bool:
+    """Whether autograd may be asked: it is silent in inference mode, and where graphs are built outside of a
+    derivative, they are somebody else's, whom torch.func does not disturb.
+    """
+    free = bool(_followed) or not torch.is_grad_enabled()
+    return free and not is_transformed() and not torch.is_inference_mode_enabled()
+
+
+def followable(tree: Tree) -> Tree:
+    """`tree`, whose tensors were made in inference mode, if any, as such that autograd can follow"""
+    if is_transformed():
+        return tree
+    return map_tree(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, tree)
+
+
+def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    return lambda *args: grad_and_value(function, argnums)(*args)[0]
+
+
+def grad_and_value(
+    function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    def both(*args: Any) -> tuple[Any, Any]:
+        if not by_autograd():
+            return torch.func.grad_and_value(function, argnums, has_aux)(*args)
+        chosen = (argnums,) if isinstance(argnums, int) else argnums
+        with _following() as again:
+            args = tuple(_watched(arg, again) if i in chosen else arg for i, arg in enumerate(args))
+            value = function(*args)
+            found = _pulled([value[0] if has_aux else value], [None], tuple(args[i] for i in chosen), again)
+        return found[0] if isinstance(argnums, int) else found, _left(value, again)
+
+    return both
+
+
+def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """function(*primals), and what pulls a cotangent back to them, once"""
+    if not by_autograd():
+        return torch.func.vjp(function, *primals)[:2]
+    with _following() as again:
+        watched = tuple(_watched(primal, again) for primal in primals)
+        value = function(*watched)
+
+    def pull(cotangent: Any) -> Any:
+        return _pulled(tree_leaves(value), tree_leaves(cotangent), watched, again)
+
+    return _left(value, again), pull
+
+
+@contextmanager
+def _following() -> Iterator[bool]:
+    """Autograd follows what is computed; gives whether its derivative is to be differentiated again.
+
+    What is computed again in a backward would find a module with parameters of its own: functional_call is over then.
+    """
+    again = bool(_followed) and torch.is_grad_enabled()
+    _followed.append(True)
+    try:
+        with torch.enable_grad(), disable_saved_tensors_hooks("there must be no saved tensor hooks here"):
+            yield again
+    finally:
+        _followed.pop()
+
+
+def _watched(tree: Tree, again: bool) -> Tree:
+    """The same values, as tensors to differentiate by"""
+    return map_tree(lambda x: x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_(), tree)
+
+
+def _left(tree: Tree, again: bool) -> Tree:
+    """The same values, as they are left behind"""
+    return tree if again else map_tree(lambda x: x.detach(), tree)
+
+
+def _pulled(values: list[Tensor], along: list[Any], at: Tree, again: bool) -> Any:
+    """Σ along · ∂value/∂at; zeros where no value depends on it"""
+    leaves, spec = tree_flatten(at)
+    pairs = [pair for pair in zip(values, along, strict=True) if pair[0].requires_grad]
+    if not pairs or not leaves:
+        return zeros_like(at)
+    outputs, directions = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outputs, leaves, directions, create_graph=again, materialize_grads=True)
+    if again:
+        _require_followed(found)
+    return tree_unflatten(list(found), spec)
+
+
+def _require_followed(gradients: tuple[Tensor, ...]) -> None:
+    """Not by a backward that can be differentiated once: it leaves a node that fails, which nobody visits here"""
+    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if type(node).__name__ == "Error":
+            raise MetastepError(
+                "an autograd.Function has a backward that is once_differentiable, so that the meta-gradient would lack "
+                "its second derivatives. Leave that out, if backward is made of functions of torch; or pass "
+                "curvature=metastep.central_difference(), which needs first derivatives only."
+            )
+        new = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= new
+        nodes += new

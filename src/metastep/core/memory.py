@@ -1,0 +1,64 @@
+"""Peak memory of a call: what tensors took at once, above what was there before."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metastep.core.trees import tree_leaves
+
+T = TypeVar("T")
+
+
+def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    """(result, peak bytes of tensors), which are on `device`: by the allocator of a GPU, else by following every one"""
+    return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
+
+
+def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    return result, torch.cuda.max_memory_allocated(device) - before
+
+
+def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:
+    """The CPU allocator keeps no peak. What an operator needs only while it runs is not seen."""
+    with _LiveBytes() as live:
+        result = call()
+    return result, live.peak
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storage of every tensor that an operator makes, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self.sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, Tensor) and _storage(x)._cdata not in self.sizes.keys() | given:
+                self._follow(_storage(x))
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        self.sizes[storage._cdata] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, storage._cdata)
+
+    def _release(self, key: int) -> None:
+        self.now -= self.sizes.pop(key)
+
+
+def _storage(x: Tensor) -> torch.UntypedStorage:
+    return x.untyped_storage()

@@ -1,0 +1,135 @@
+"""Tasks over ranks: `torchrun` starts them, each takes its share of the tasks, one all-reduce a meta-step joins them.
+
+Every rank holds the same parameters and makes the same step with them; the first one alone writes.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from metastep.core.trees import Tree, joined, parted
+from metastep.errors import MetastepError, how_many
+
+TIMEOUT = timedelta(minutes=5)  # a rank that is silent for so long is taken for dead
+
+T = TypeVar("T")
+
+
+class RankError(MetastepError):
+    """Another rank has failed, so that this one cannot go on."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which rank this process is, and of how many; one process alone is rank 0 of 1."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, tasks: int) -> tuple[int, int]:
+        """(first, number) of this rank's tasks"""
+        if tasks < self.count:
+            raise MetastepError(
+                f"{how_many(tasks, 'task')} for {self.count} ranks: each needs at least one. Start fewer ranks."
+            )
+        ends = [tasks * rank // self.count for rank in (self.rank, self.rank + 1)]
+        return ends[0], ends[1] - ends[0]
+
+    def total(self, tree: Tree, share: float = 1.0) -> Tree:
+        """The sum of a tree of tensors over ranks, of which each counts for its share, in one message"""
+        if self.count == 1:
+            return tree
+        flat = share * joined(tree)
+        with _explained():
+            dist.all_reduce(flat)
+        return parted(flat, tree)
+
+    def from_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives on the first rank, on every rank; and its error, if it has one"""
+        if self.count == 1:
+            return make()
+        box: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                box[0] = make()
+            except MetastepError as error:
+                box[1] = error
+        with _explained():
+            dist.broadcast_object_list(box, src=0)
+        if box[1] is not None:
+            _meet()
+            raise box[1]
+        made: T = box[0]
+        return made
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def started_ranks(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
+    """The ranks that `torchrun` started, or this process alone"""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield ALONE
+        return
+    ranks = Ranks(int(os.environ["RANK"]), count, int(os.environ["LOCAL_RANK"]))
+    if use_gpu:
+        torch.cuda.set_device(ranks.local)
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a dead rank is an exception, not an abort
+    with _explained():
+        dist.init_process_group("nccl" if use_gpu else "gloo", timeout=timeout)
+    try:
+        yield ranks
+        _meet()
+    finally:
+        dist.destroy_process_group()
+
+
+def run_rank(main: Callable[[], Any]) -> None:
+    """main(), for the process of a rank: then it ends at once, with main's status.
+
+    In Python's shutdown gloo's threads now and then abort a rank that is through: torchrun would call that a failure.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        main()
+        return
+    status = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _meet() -> None:
+    """Wait for all ranks to come here: one that leaves while another still listens to it aborts in gloo's threads"""
+    with _explained():
+        dist.barrier()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # dist.DistError among them
+        said = str(error).partition("] ")[2] or str(error)  # gloo begins with the place in its source
+        reason = said.splitlines()[0].partition(". ")[0] if said.strip() else type(error).__name__
+        raise RankError(
+            f"another rank has ended, or was silent for too long ({reason}). This one ends too; the last checkpoint is "
+            "whole: start all ranks again with --resume."
+        ) from error

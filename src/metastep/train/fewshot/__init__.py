@@ -1,0 +1,1 @@
+"""Few-shot learning: train, evaluate and use learners."""

@@ -1,0 +1,254 @@
+"""A learner: what training makes, and what is then evaluated, saved, and used on new classes.
+
+learner = Learner.load("runs/mine").changed(ways=3)
+params = learner.adapt(x, y)              # a few labelled pictures of each class
+probabilities = learner.predict(params, new_x)
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from metastep.core.checks import require_data, require_pictures
+from metastep.core.modules import apply, parameters_of
+from metastep.core.problems import params_of
+from metastep.core.trees import Tree, map_tree, tree_leaves, zeros_like
+from metastep.core.windows import InnerLoop, Task, task_gradient
+from metastep.errors import MetastepError
+from metastep.train import checkpoints
+from metastep.train.config import from_plain, to_plain
+from metastep.train.errors import CheckpointError
+from metastep.train.fewshot.building import build, build_net, initial_meta, trusted
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.fewshot.shipped import find_learner
+from metastep.train.run import Run, Which
+
+if TYPE_CHECKING:
+    from metastep.train.fewshot.classify import Classified
+    from metastep.train.fewshot.preparing import Ink
+
+KIND = "learner"
+ONE_BY_ONE = 16  # pictures judged apart at a time, each with the support
+
+Support = tuple[Tensor, Tensor]  # pictures (n, channels, size, size) in [0, 1], and their classes 0, …, ways − 1
+
+
+@dataclass(frozen=True)
+class Learner:
+    config: TrainConfig
+    net: nn.Module
+    meta: Tree
+    """The meta-parameters: θ by name, or {"params": θ, "rates": …} where inner rates are learned, and
+    {"params": θ, "memory": …} where the inner optimizer's memory goes on from task to task."""
+    checkpoint: str = ""
+    """Of a run, the one that was really loaded: best or last"""
+
+    @classmethod
+    def fresh(cls, config: TrainConfig) -> Self:
+        """Not trained yet"""
+        net = build_net(config)
+        return cls(config, net, initial_meta(config, net))
+
+    @classmethod
+    def load(cls, path: str | Path, which: Which = "best", net: str | None = None) -> Self:
+        """From the folder of a run, a file that `save` wrote, or the name of a learner that comes with metastep.
+
+        which: of a run, its best checkpoint (the last one, where there was no validation) or its last.
+        net: where a net of the user's own was trained, its path again: it is not imported otherwise.
+        """
+        path = find_learner(str(path))
+        config, tree, taken = _read_run(path, which) if path.is_dir() else _read_file(path)
+        learner = replace(cls.fresh(trusted(config, net)), checkpoint=taken)
+        learner.restore(tree, path)
+        learner.net.eval()  # no dropout in use; BatchNorm keeps to the batch at hand, as it has no other statistics
+        return learner
+
+    def save(self, path: str | Path) -> None:
+        """One file with everything in it but the code of a user's own net, and where it was trained"""
+        checkpoints.save(Path(path), {"config": to_plain(self.config.shared)} | self.tree(), KIND)
+
+    def tree(self) -> dict[str, Any]:
+        """What a checkpoint keeps of a learner; `held` is what its net has besides θ (buffers, frozen parameters)"""
+        return {"meta": self.meta, "held": self._held()}
+
+    @torch.no_grad()
+    def restore(self, tree: dict[str, Any], path: Path) -> None:
+        """Take the values of `tree`, in place; `path` is where it came from, for the message"""
+        for own, saved in ((self.meta, tree.get("meta")), (self._held(), tree.get("held"))):
+            if difference := _difference(own, saved):
+                raise CheckpointError(f"{str(path)!r}: does not fit the net {self.config.net.name!r}: {difference}.")
+            map_tree(lambda mine, theirs: mine.copy_(theirs), own, saved)
+
+    def _held(self) -> dict[str, Tensor]:
+        learned = parameters_of(self.net)
+        return {name: value for name, value in self.net.state_dict().items() if name not in learned}
+
+    def to(self, device: torch.device | str) -> Self:
+        net = self.net.to(device)  # in place; the parameters among `meta` with it
+        with torch.no_grad():
+            return replace(self, net=net, meta=map_tree(lambda x: x.to(device), self.meta))
+
+    def changed(self, ways: int | None) -> Self:
+        """The same learner for another number of classes; as it is, if None.
+
+        Parameters whose shape depends on the ways (the head) start from zero: training drew the classes of a task in
+        random order, so it had nothing to say about one class rather than another, and equal rows are all that is left
+        when classes are exchangeable; softmax sees no difference between equal rows and zeros. Rates that were learned
+        for them, and what an optimizer remembers of them, become their mean; buffers of such a shape are a new net's.
+        """
+        if ways in (None, self.config.data.ways):
+            return self
+        config = replace(self.config, data=replace(self.config.data, ways=ways))
+        other = Learner.fresh(config).to(self.device)
+        other.net.train(self.net.training)
+        with torch.no_grad():
+            map_tree(lambda new, own: new.copy_(_kept(own, new)), other._held(), self._held())
+            return replace(self, config=config, net=other.net, meta=_fitted(self.meta, other.meta))
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = tree_leaves(self.meta)[0].device
+        return device
+
+    def adapt(self, x: Tensor, y: Tensor) -> Tree:
+        """The parameters after the inner loop on a support set: steps and windows as in training, or `config.test`.
+
+        x: pictures in [0, 1], as floating-point numbers; y: their classes, 0, …, ways − 1.
+        """
+        self._require_support(x, y)
+        order = y.argsort(stable=True)  # by class, as episodes are
+        with torch.no_grad():
+            return self.adapted((x[order], y[order]))
+
+    def adapted(self, support: Support) -> Tree:
+        """The same without a look at the support, for many tasks at once: inside vmap nothing can be looked at"""
+        return self._whole(self.loop.adapt(self._meta_for_test, Task(support, None)).params)
+
+    def trajectory(self, support: Support) -> Iterator[Tree]:
+        """The parameters after 0, 1, 2, … inner steps; for many tasks at once too"""
+        task, meta = Task(support, None), self._meta_for_test
+        state = self.loop.begin(meta, task)
+        yield self._whole(state.params)
+        for window in self.loop.windows(task):
+            gradient = task_gradient(window, state.params, meta)
+            before = state
+            for steps in range(1, window.steps + 1):
+                state = self.loop.dynamics.advance(before, gradient, meta, steps)
+                yield self._whole(state.params)
+
+    def _whole(self, params: Tree) -> Tree:
+        """With what was not adapted"""
+        return {**params_of(self.meta), **params}
+
+    @torch.no_grad()
+    def predict(self, params: Tree, x: Tensor, support: Tensor | None = None) -> Tensor:
+        """Probabilities (pictures, ways); pictures are in [0, 1].
+
+        The nets normalise by the batch at hand, so that pictures judged together help each other. Give the pictures of
+        the support to judge each one apart, in a batch with those alone.
+        """
+        require_pictures(x, tree_leaves(params)[0])
+        logits = self.logits(params, x) if support is None else self.logits_one_by_one(params, x, support)
+        return logits.softmax(-1)
+
+    def logits_one_by_one(self, params: Tree, x: Tensor, support: Tensor) -> Tensor:
+        """Of each picture in a batch with those of the support alone"""
+
+        def last(picture: Tensor) -> Tensor:
+            return self.logits(params, torch.cat([support, picture[None]]))[-1]
+
+        return vmap(last, randomness="different", chunk_size=ONE_BY_ONE)(x)
+
+    def logits(self, params: Tree, x: Tensor) -> Tensor:
+        logits: Tensor = apply(self.net, params, x)
+        return logits
+
+    def classify(
+        self, support: str | Path, query: str | Path, ink: "Ink" = "auto", together: bool = False
+    ) -> "Classified":
+        """Adapt to the classes in `support`, one sub-folder each, and predict the pictures in `query`.
+
+        See `metastep.train.fewshot.classify.classify`.
+        """
+        from metastep.train.fewshot.classify import classify  # only here: it is made of learners
+
+        return classify(self, support, query, ink, together)
+
+    @cached_property
+    def loop(self) -> InnerLoop:
+        """The inner loop that the learner is judged and used with"""
+        return build(self.config.as_tested(), self.net).estimator.loop
+
+    @property
+    def _meta_for_test(self) -> Tree:
+        """MAML++ has a rate for each step of training: the last one serves all that come after"""
+        if self.config.method.name != "maml_pp":
+            return self.meta
+        steps = sum(self.loop.lengths)
+        return self.meta | {"rates": map_tree(lambda r: _lengthened(r, steps), self.meta["rates"])}
+
+    def _require_support(self, x: Tensor, y: Tensor) -> None:
+        require_pictures(x, tree_leaves(self.meta)[0])
+        require_data(y, "classes")
+        shape = (self.config.net.channels, self.config.net.size, self.config.net.size)
+        if x.shape[1:] != shape or y.shape != x.shape[:1] or not len(y):
+            raise MetastepError(
+                f"a support of pictures {tuple(x.shape)} and classes {tuple(y.shape)}: this learner needs "
+                f"(n, {', '.join(map(str, shape))}) and (n,), with n at least 1."
+            )
+        ways = self.config.data.ways
+        if y.min() < 0 or y.max() >= ways:
+            raise MetastepError(
+                f"classes {int(y.min())} to {int(y.max())} in the support: this learner tells {ways} apart, counted "
+                f"from 0. For another number of classes, make it with .changed(ways={int(y.max()) + 1})."
+            )
+
+
+def _read_run(folder: Path, which: Which) -> tuple[TrainConfig, dict[str, Any], str]:
+    run = Run.open(folder)
+    config = run.config(TrainConfig)
+    taken = run.taken(which)
+    return config, run.load(taken), taken
+
+
+def _read_file(path: Path) -> tuple[TrainConfig, dict[str, Any], str]:
+    tree = checkpoints.load(path, KIND)
+    try:
+        return from_plain(TrainConfig, tree.get("config")), tree, ""
+    except MetastepError as error:
+        raise CheckpointError(f"{str(path)!r}: {error}") from error
+
+
+def _difference(own: Any, saved: Any) -> str | None:
+    """The first place where two trees of tensors differ in names or shapes"""
+    if isinstance(own, Tensor) and isinstance(saved, Tensor):
+        same = own.shape == saved.shape
+        return None if same else f"a tensor of shape {tuple(saved.shape)} where {tuple(own.shape)} is needed"
+    if not isinstance(own, dict) or not isinstance(saved, dict):
+        return f"{type(saved).__name__} where {type(own).__name__} is needed"
+    if odd := sorted(own.keys() ^ saved.keys()):
+        return f"{odd[0]!r} is only in the {'net' if odd[0] in own else 'file'}"
+    found = ((name, _difference(own[name], saved[name])) for name in own)
+    return next((f"{name}: {difference}" for name, difference in found if difference), None)
+
+
+def _fitted(meta: Tree, other: Tree) -> Tree:
+    """The values of `meta` in the shapes of `other`"""
+    if params_of(meta) is meta:
+        return map_tree(_kept, meta, zeros_like(other))
+    mean = map_tree(lambda x, to: x.mean().expand_as(to), meta, other)
+    return map_tree(_kept, meta, mean) | {"params": _fitted(meta["params"], other["params"])}
+
+
+def _kept(value: Tensor, otherwise: Tensor) -> Tensor:
+    return value if value.shape == otherwise.shape else otherwise
+
+
+def _lengthened(rates: Tensor, steps: int) -> Tensor:
+    return torch.cat([rates, rates[-1:].expand(max(0, steps - len(rates)))])[:steps]

@@ -1,0 +1,26 @@
+"""What may change of a run that goes on: how many iterations it is to make, and where its pictures are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from metastep.data.remembering import fingerprint_of, moved
+from metastep.train.fewshot.config import DataConfig, TrainConfig
+from metastep.train.fewshot.longer import lengthened
+from metastep.train.fewshot.sampling import AGAIN
+from metastep.train.run import Run
+
+
+def reconfigured(run: Run, iterations: int | None, dataset: str | None, root: Path | None) -> TrainConfig:
+    """Its configuration with so many iterations, and its folder in that place; as it was where they are None"""
+    config = run.config(TrainConfig) if iterations is None else lengthened(run, iterations)
+    return config if dataset is None else replace(config, data=_moved(config.data, dataset, root))
+
+
+def reconfigure(run: Run, iterations: int | None, dataset: str | None, root: Path | None) -> None:
+    with run.lock():
+        run.configure(reconfigured(run, iterations, dataset, root))
+
+
+def _moved(data: DataConfig, to: str, root: Path | None) -> DataConfig:
+    name = moved(data.name, data.fingerprint, to, root, AGAIN)
+    return replace(data, name=name, fingerprint=fingerprint_of(name, root))

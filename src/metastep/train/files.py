@@ -1,0 +1,64 @@
+"""Files that are there as a whole or not at all, and what to say when the system refuses."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from metastep.errors import remedy_of
+from metastep.train.errors import RunError, problem
+
+
+@contextmanager
+def explained(path: Path, doing: str, error: type[RunError] = RunError, kept: str = "") -> Iterator[None]:
+    """An OSError inside becomes `error`: 'cannot be <doing>', the system's reason, <kept>, a remedy."""
+    try:
+        yield
+    except OSError as cause:
+        reason = f"cannot be {doing} ({cause.strerror or cause}){kept}"
+        raise problem(error, path, reason, remedy_of(cause, "Check the path and the disk")) from cause
+
+
+def replace_file(path: Path, data: bytes, error: type[RunError] = RunError) -> None:
+    """Write `path` so that after any failure, kill -9 and power cut included, the old or the new content is there."""
+    kept = "; what was there before is untouched" if os.path.exists(path) else ""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # same folder: a rename must not cross disks
+    with explained(path, "written", error, kept):
+        try:
+            _write_to_disk(partial, data)
+            os.replace(partial, path)
+        except BaseException:  # a second Ctrl-C too leaves nothing behind
+            with suppress(OSError):
+                partial.unlink()
+            raise
+    with suppress(OSError):  # the new file is whole; without this, a power cut may bring the old one back
+        _sync_folder(path.parent)
+
+
+def _write_to_disk(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # before the rename, or a power cut can leave an empty file under the final name
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """What killed writers left; call it only while holding the folder's lock."""
+    for partial in folder.glob(".*.partial"):
+        with suppress(OSError):
+            partial.unlink()
+
+
+def read_file(path: Path, error: type[RunError] = RunError) -> bytes:
+    with explained(path, "read", error):
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise problem(error, path, "is not an ordinary file", "Give the path of a file")
+        return path.read_bytes()

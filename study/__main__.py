@@ -1,0 +1,5 @@
+"""python -m study"""
+
+from study.commands import app
+
+app(prog_name="python -m study")

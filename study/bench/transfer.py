@@ -1,0 +1,93 @@
+"""What every implementation of meta-transfer works with: configuration, nets, and pictures on the device.
+
+Pictures are noise and the source has never been trained: both cost the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import torch
+
+from metastep.data.batches import Batch, Batches
+from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.train.transfer.building import layers_of, network, seeded, source_net, target_net
+from metastep.train.transfer.config import MethodConfig, TransferConfig
+from metastep.train.transfer.features import Tapped
+from metastep.train.transfer.networks import Guidance, guidance
+from metastep.train.transfer.source import export
+from study.bench.cases import TRANSFERS, Case, Transfer
+from study.bench.workload import PRECISIONS
+
+RATE = 0.01  # small enough for noise; a rate costs the same whatever it is
+EPOCH = 4  # batches of one
+SOURCE_CLASSES = 200
+
+
+def config_of(case: Case, device: torch.device) -> TransferConfig:
+    config = TRANSFERS[case.setting].config
+    beta = config.method.beta
+    method = MethodConfig("transfer", steps=case.steps, window=case.window, beta=beta)
+    return replace(
+        config,
+        method=MethodConfig("scratch") if case.method == "scratch" else method,
+        inner=replace(config.inner, lr=RATE),
+        precision=PRECISIONS[case.precision],  # type: ignore[arg-type]  # bf16 is not planned
+        device="cuda" if device.type == "cuda" else "cpu",
+        compile=case.method != "scratch",  # as by `--compile`
+        threads=torch.get_num_threads(),
+    )
+
+
+def load(case: Case, device: torch.device) -> LabelledSplits:
+    return pictures(TRANSFERS[case.setting], device)
+
+
+@cache
+def pictures(setting: Transfer, device: torch.device) -> LabelledSplits:
+    """Whole batches only: the last one of an epoch would be recorded for itself"""
+    data, generator = setting.config.data, torch.Generator().manual_seed(0)
+    number = EPOCH * data.batch
+    images = torch.randint(256, (number, 3, data.size, data.size), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(setting.classes, (number,), generator=generator)
+    noise = LabelledSet(images, labels, tuple(map(str, range(setting.classes)))).to(device)
+    return LabelledSplits(noise, noise, noise, "noise")
+
+
+@contextmanager
+def untrained_source(config: TransferConfig, data: LabelledSet) -> Iterator[Path]:
+    """Weights in a file, which is where training wants them"""
+    classes = config.source.classes or SOURCE_CLASSES
+    with TemporaryDirectory() as folder:
+        export(Path(folder), network(config.source.net, data, classes, config.seed).state_dict(), classes)
+        yield next(Path(folder).iterdir())
+
+
+class Nets(NamedTuple):
+    target: Tapped
+    guidance: Guidance | None  # for scratch, none
+
+
+def nets(config: TransferConfig, data: LabelledSet, x: torch.Tensor) -> Nets:
+    """For whoever does not have them built by training; `x`, of the batches, tells the sizes"""
+    with untrained_source(config, data) as weights:
+        target = Tapped(target_net(config, data, None).to(x.device, x.dtype).train(), ())
+        if config.method.name == "scratch":
+            return Nets(target, None)
+        source = source_net(config, data, weights).to(x.device, x.dtype).eval()
+    tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
+    target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
+    with seeded(config.seed):
+        return Nets(target, guidance(tapped, target, config.method.pairs or "all-to-all", x))
+
+
+def endless(batches: Batches, dtype: torch.dtype, layout: torch.memory_format) -> Iterator[Batch]:
+    """Epoch after epoch, as training draws them"""
+    for k in count():
+        x, y = batches.batch(*divmod(k, len(batches)))
+        yield x.to(dtype, memory_format=layout), y

@@ -1,0 +1,153 @@
+"""Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for all of one setting."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from metastep.core.windows import window_lengths
+from metastep.data.catalog import entry_of
+from metastep.data.episodes import Rotations
+from metastep.data.progress import Progress
+from metastep.train.device import Device, device_for, set_products
+from metastep.train.errors import RunError
+from metastep.train.fewshot import evaluate as evaluating
+from metastep.train.fewshot import scores
+from metastep.train.fewshot import train as training
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.fewshot.evaluate import Request, digest
+from metastep.train.fewshot.learner import Learner
+from metastep.train.fewshot.longer import iterations_made
+from metastep.train.fewshot.presets import PRESETS
+from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation
+from metastep.train.fewshot.train import Trained
+from metastep.train.run import Run
+from metastep.train.together import Turns
+from study.claims.data_notes import data_root, files_note
+from study.claims.outcomes import Outcome, Position, read_made
+
+EPISODES = 600
+CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
+
+
+def presets() -> dict[str, TrainConfig]:
+    return PRESETS
+
+
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TrainConfig:
+    config = replace(PRESETS[preset], seed=seed, **changes)
+    return replace(config, outer=replace(config.outer, iterations=iterations)) if iterations else config
+
+
+def is_of(config: Any, preset: str) -> bool:
+    """Whether a run with this configuration, which says how it was tested too, is one of the preset as it is now"""
+    if not isinstance(config, TrainConfig):
+        return False
+    wanted = configured(preset, config.seed, config.outer.iterations, {})
+    return config.essential == wanted.essential and config.test == wanted.test
+
+
+def trained_as(preset: str) -> str:
+    return next(name for name, config in PRESETS.items() if config.essential == PRESETS[preset].essential)
+
+
+def read(folder: Path) -> TrainConfig:
+    return Run.open(folder).config(TrainConfig)
+
+
+def lacking(config: TrainConfig, data: Path | None) -> str | None:
+    entry, root = entry_of(config.data.name), data_root(data)
+    return None if entry.embedded or (root and entry.locate(root)) else entry.name
+
+
+def described(config: TrainConfig, data: Path | None) -> str:
+    entry, root = entry_of(config.data.name), data_root(data)
+    classes = (
+        "training and validation classes, none held out" if config.data.split == "trainval" else "training classes"
+    )
+    turns = {"none": "", "per_episode": ", quarter turns by episode", "as_classes": ", quarter turns as classes"}
+    files = files_note(entry.locate(root)) if root else ""
+    return f"{entry.name}, {classes}{turns[config.data.rotations]}{files}"
+
+
+def train(
+    config: TrainConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+) -> Turns[Trained]:
+    return training.train_in_turns(config, folder, data, reading=reading)
+
+
+def resume(folder: Path, data: Path | None) -> Turns[Trained]:
+    return training.resume_in_turns(folder, data)
+
+
+def position(folder: Path) -> Position:
+    run, config = Run.open(folder), read(folder)
+    return Position(iterations_made(run), config.outer.iterations, "iteration")
+
+
+def judged(folder: Path) -> bool:
+    learner = Learner.load(folder, CHECKPOINT)
+    return all(_found(folder, *way) for way in _ways_to_test(learner))
+
+
+def _ways_to_test(learner: Learner) -> Iterator[tuple[Learner, Rotations]]:
+    """As every preset that is trained like it asks for"""
+    made = learner.config
+    for name, preset in PRESETS.items():
+        if configured(name, made.seed, made.outer.iterations, {}).essential == made.essential:
+            yield from ((tested_as(preset, learner), rotations) for rotations in _ways_to_turn(preset))
+
+
+def tested_as(preset: TrainConfig, learner: Learner) -> Learner:
+    return replace(learner, config=replace(learner.config, test=preset.test))
+
+
+def _ways_to_turn(config: TrainConfig) -> tuple[Rotations, ...]:
+    """What it is judged by comes first; classes as they are come beside it, since papers differ in this"""
+    return tuple(dict.fromkeys((config.test.rotations, "none")))
+
+
+def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation | None:
+    """The evaluation of what the run has become, by the episodes that all are judged by"""
+    config, weights = learner.config, digest(learner)
+    episodes, windows = config.test_episodes, window_lengths(config.test_steps, config.window)
+    asked = (episodes.ways, episodes.shots, episodes.queries, rotations, EPISODES, EVALUATION_SEED)
+    for each in (each for each in scores.read_evaluations(folder) if not each.one_by_one):
+        made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
+        pictures = each.dataset, each.split
+        if (made, each.weights, pictures, each.windows) == (asked, weights, (config.data.name, "test"), windows):
+            return each
+    return None
+
+
+def test(folder: Path, data: Path | None, device: Device, progress: Progress) -> None:
+    """In full precision, whatever it was trained in"""
+    set_products("float32")
+    learner = Learner.load(folder, CHECKPOINT).to(device_for(device))
+    for tested, rotations in _ways_to_test(learner):
+        request = Request(rotations=rotations, episodes=EPISODES)
+        scores.save(folder, evaluating.evaluate(tested, request, data, progress))
+
+
+def outcome(folder: Path, preset: str) -> Outcome:
+    config, learner = read(folder), tested_as(PRESETS[preset], Learner.load(folder, CHECKPOINT))
+    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(PRESETS[preset]))
+    if evaluation is None:
+        raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `python -m study claims` again.")
+    trained = Trained(**Run.open(folder).load()["trained"])
+    return Outcome(
+        preset,
+        config.seed,
+        evaluation.accuracy,
+        config.outer.iterations,
+        PRESETS[preset].outer.iterations,
+        trained.seconds,
+        config.precision,
+        read_made(folder),
+        learner.config.shared,
+        {"best": "the best in validation", "last": "the last"}[learner.checkpoint],
+        evaluation,
+        trained.beside,
+        others[0] if others else None,
+    )

@@ -1,0 +1,132 @@
+"""Transfer runs of a preset. They test themselves after every epoch; what counts is test at the first best validation.
+
+Those of LOOKED_AT also look, some LOOKS times, at how the transfer gradient changes in a virtual step.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from metastep.data.labelled import labelled_entry
+from metastep.data.progress import Progress
+from metastep.errors import MetastepError
+from metastep.train.device import Device
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
+from metastep.train.together import Turns
+from metastep.train.transfer import train as training
+from metastep.train.transfer.config import TransferConfig
+from metastep.train.transfer.epoch import Trained
+from metastep.train.transfer.presets import PRESETS, SIZES
+from metastep.train.transfer.source import find_weights
+from study.claims.data_notes import data_root, files_note
+from study.claims.outcomes import Outcome, Position, read_made
+
+LOOKED_AT, LOOKS = "-sgd-baseline", 144  # as the paper's figure does; a look takes as long as several iterations
+
+
+def presets() -> dict[str, TransferConfig]:
+    return PRESETS
+
+
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TransferConfig:
+    del iterations  # of few-shot runs; a transfer run is a number of epochs, and its schedule ends with them
+    looks = look_every(preset) if preset.endswith(LOOKED_AT) else 0
+    return replace(PRESETS[preset], seed=seed, gradient_difference=looks, **changes)
+
+
+def look_every(preset: str) -> int:
+    """In iterations; by the paper's sizes, or once in an epoch where it has none"""
+    config, target = PRESETS[preset], preset.partition("-")[0]
+    of_an_epoch = -(-SIZES[target][0] // config.data.batch) if target in SIZES else LOOKS
+    return max(1, config.epochs * of_an_epoch // LOOKS)
+
+
+def is_of(config: Any, preset: str) -> bool:
+    return (
+        isinstance(config, TransferConfig) and config.essential == configured(preset, config.seed, None, {}).essential
+    )
+
+
+def trained_as(preset: str) -> str:
+    return preset
+
+
+def read(folder: Path) -> TransferConfig:
+    return Run.open(folder).config(TransferConfig)
+
+
+def lacking(config: TransferConfig, data: Path | None) -> str | None:
+    if not is_there(config.data.name, data):
+        return config.data.name
+    if config.needs_source and config.source.weights:
+        try:
+            find_weights(config.source.weights, data)
+        except MetastepError:
+            return config.source.weights
+    return None
+
+
+def is_there(name: str, data: Path | None) -> bool:
+    """Whether a labelled data set is at hand"""
+    entry, root = labelled_entry(name), data_root(data)
+    return entry.embedded or bool(root and entry.locate(root))
+
+
+def described(config: TransferConfig, data: Path | None) -> str:
+    entry, root = labelled_entry(config.data.name), data_root(data)
+    source = ""
+    if config.needs_source:
+        source = f"; source {config.source.net}, {config.source.weights or f'trained on {config.source.dataset}'}"
+    files = files_note(entry.locate(root)) if root else ""
+    return f"{entry.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
+
+
+def train(
+    config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+) -> Turns[Trained]:
+    return training.train_in_turns(config, folder, data, reading)
+
+
+def resume(folder: Path, data: Path | None) -> Turns[Trained]:
+    return training.resume_in_turns(folder, data)
+
+
+def position(folder: Path) -> Position:
+    run, config = Run.open(folder), read(folder)
+    done = int(run.load()["trained"]["epoch"]) if run.last.is_file() else 0
+    return Position(done, config.epochs, "epoch")
+
+
+def judged(folder: Path) -> bool:
+    del folder  # every epoch was
+    return True
+
+
+def test(folder: Path, data: Path | None, device: Device, progress: Progress) -> None:
+    """It was, after every epoch"""
+
+
+def outcome(folder: Path, preset: str) -> Outcome:
+    run, config = Run.open(folder), read(folder)
+    trained, iterations = Trained(**run.load()["trained"]), int(read_metrics(run.metrics_path)[-1]["step"])
+    assert trained.test is not None  # it is finished
+    return Outcome(
+        preset,
+        config.seed,
+        100 * trained.test,
+        iterations,
+        iterations,
+        trained.seconds,
+        config.precision,
+        read_made(folder),
+        config.shared,
+        beside=trained.beside,
+        gradient_differences=gradient_differences(run.metrics_path),
+    )
+
+
+def gradient_differences(metrics: Path) -> tuple[tuple[float, float], ...]:
+    rows = read_metrics(metrics)
+    return tuple((row["epoch"], row["gradient_difference"]) for row in rows if row["kind"] == "gradient_difference")

@@ -1,0 +1,1 @@
+"""Experiments that write results/bench: one file each, run by `python -m study run NAME`."""

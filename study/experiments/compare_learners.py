@@ -1,0 +1,66 @@
+"""How far each method is from the exact meta-gradient, at the θ of trained learners and through their own inner loops.
+
+python -m study run compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import metastep as ms
+from metastep.core.problems import few_shot
+from metastep.data.catalog import load
+from metastep.data.episodes import Episodes, draw
+from metastep.train.fewshot.building import build_estimator
+from metastep.train.fewshot.config import MethodConfig, TrainConfig
+from study import results
+from study.experiments.compare_conv4 import EVALUATION_SEED, told
+
+METHODS = {
+    "MAML": MethodConfig("maml"),
+    **{f"Multi-step({n})": MethodConfig("multi_step", window=n) for n in (2, 4, 8)},
+    "FO-MAML": MethodConfig("fo_maml"),
+    **{f"iMAML, λ = {λ:g}": MethodConfig("imaml", strength=λ, free=True, cg_steps=5) for λ in (2.0, 24.0)},
+}
+
+
+def methods(config: TrainConfig, problem: ms.Problem) -> dict[str, ms.Estimator]:
+    """Without weight decay, of which an implicit gradient would not know"""
+    config = replace(config, inner=replace(config.inner, weight_decay=0.0))
+    return {name: build_estimator(replace(config, method=method), problem) for name, method in METHODS.items()}
+
+
+def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
+    learner = ms.Learner.load(folder)
+    config = learner.config
+    problem = few_shot(learner.net, torch.nn.functional.cross_entropy)
+    images = load(config.data.name, data, "test").images
+    tasks = draw(images, Episodes(config.data.ways, config.data.shots, queries=15), EVALUATION_SEED, 0, count)
+    rows = []
+    for row in ms.compare(methods(config, problem), learner.meta, tasks, repeats=1):
+        rows.append({
+            "run": folder.name, "setting": f"{config.data.name}-{config.data.ways}w{config.data.shots}s",
+            "implementation": "metastep", "steps": config.inner.steps, "tasks": count, "chunk": None,
+            "precision": "fp32", "inner_rate": config.inner.lr, "momentum": config.inner.momentum, **told(row),
+            "note": "",
+        })  # fmt: skip
+        print(f"{folder.name} {row.method:14s} cosine {row.cosine:6.3f} error {row.relative_error:.3g}", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--data", type=Path, help="the data directory")
+    options = parser.parse_args()
+    rows = [row for folder in options.runs for row in look(folder, options.data, options.tasks)]
+    command = f"python -m study run compare_learners RUNS --tasks {options.tasks} --data DATA"
+    print(results.write("compare-learners", command, rows))
+
+
+if __name__ == "__main__":
+    main()

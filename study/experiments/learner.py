@@ -1,0 +1,96 @@
+"""Judge a learner that comes with metastep on 600 test episodes, as it was trained and as it was not.
+
+Keeps the result: results/learners/NAME.json. With --kept, what `python -m study claims` found for these very weights is
+taken from results/claims/outcomes, and nothing else is asked: of photos, that spares a CPU hours.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from metastep import Learner
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.fewshot.evaluate import Request, digest, evaluate
+from metastep.train.fewshot.scores import Evaluation
+from metastep.train.fewshot.shipped import find_learner
+from metastep.train.files import replace_file
+from study import results
+from study.claims import keeping
+from study.tables.claim_tables import CLAIMS
+
+SHOTS, WAYS = (1, 5), (5, 10, 20)
+
+
+def otherwise(config: TrainConfig, most_ways: int = max(WAYS), one_by_one: bool = False) -> list[Request]:
+    """What it was not trained for: classes as they are, pictures one by one, other shots, other ways"""
+    turned = [Request(rotations="none")] if config.test.rotations != "none" else []
+    alone = [Request(one_by_one=True)] if one_by_one else []
+    shots = [Request(shots=shots) for shots in SHOTS if shots != config.test_episodes.shots]
+    ways = [Request(ways=ways) for ways in WAYS if ways <= most_ways and ways != config.data.ways]
+    return turned + alone + shots + ways
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--data", type=Path, help="the data directory")
+    parser.add_argument("--most-ways", type=int, default=max(WAYS), help="of photos, many ways take a CPU hours")
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="pictures that come one at a time, too, which takes long"
+    )
+    parser.add_argument("--kept", action="store_true", help="take what its run found, and measure nothing")
+    options = parser.parse_args()
+    learner = Learner.load(find_learner(options.name))
+    path = results.ROOT / "results" / "learners" / f"{options.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    found = kept(learner, options, before) if options.kept else measured(learner, options)
+    replace_file(path, (json.dumps(found, indent=1) + "\n").encode())
+    print(path)
+
+
+def measured(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
+    asked = otherwise(learner.config, options.most_ways, options.one_by_one)
+    return results.provenance(command(options)) | {
+        "evaluation": told(evaluate(learner, Request(), options.data)),
+        "otherwise": [told(evaluate(learner, request, options.data)) for request in asked],
+    }
+
+
+def kept(learner: Learner, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
+    """Where and by what its run was made is where and by what this was measured"""
+    if before.get("otherwise") and before["evaluation"]["weights"] == digest(learner):
+        raise SystemExit(
+            f"results/learners/{options.name}.json has more of these weights. Leave --kept out, or remove it."
+        )
+    outcomes = map(keeping.read, sorted((CLAIMS / keeping.FOLDER).glob("*.json")))
+    found = [(o.made, o.evaluation) for o in outcomes if o.evaluation and o.evaluation.weights == digest(learner)]
+    if not found:
+        raise SystemExit(f"{CLAIMS / keeping.FOLDER} has no run with these weights. Leave --kept out, to measure.")
+    made, evaluation = found[0]
+    return {
+        "command": f"python -m study claims, and {command(options)}",
+        "commit": made.commit,
+        "device": made.device,
+        "versions": {"python": made.python, "torch": made.torch},
+        "evaluation": told(evaluation),
+        "otherwise": [],
+    }
+
+
+def command(options: argparse.Namespace) -> str:
+    if options.kept:
+        return f"python -m study run learner {options.name} --kept"
+    fewer = f" --most-ways {options.most_ways}" if options.most_ways < max(WAYS) else ""
+    alone = " --one-by-one" if options.one_by_one else ""
+    return f"python -m study run learner {options.name}{fewer}{alone} --data DATA"
+
+
+def told(found: Evaluation) -> dict[str, Any]:
+    return {key: value for key, value in asdict(found).items() if key != "accuracies"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Peak memory of the sweep beside first order and plain autograd, against the number of inner steps.
+
+Omniglot's 20-way 5-shot setting: the flattened Conv4, 100 support and 300 query pictures, SGD with momentum. The
+pictures are noise: they cost the same. peak_mib is on a GPU the peak of its allocator; on a CPU each row is a fresh
+process, and it is the peak resident size less that before the work. tensors_mib is what live tensors take.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import metastep as ms
+from metastep.core.memory import peak_bytes
+from metastep.nets.conv4 import Conv4
+from study import results
+from study.bench.machines import peak_resident_mib
+
+WAYS, SHOTS, QUERIES = 20, 5, 15
+STEPS = (1, 8, 32, 64)
+DEVICE, TASKS = ("cuda", 16) if torch.cuda.is_available() else ("cpu", 1)
+METHODS = ("first_order", "maml", "maml_recompute", "maml_autograd")
+INNER = ms.SGD(0.1, momentum=0.9, weight_decay=1e-4)
+
+
+def estimator(method: str, problem: ms.Problem, steps: int) -> ms.Estimator:
+    loop = ms.inner_loop(problem, INNER, steps)
+    return {
+        "first_order": ms.first_order(loop),
+        "maml": ms.unrolled(loop),
+        "maml_recompute": ms.unrolled(loop, store_every=max(1, round(steps**0.5))),
+        "maml_autograd": ms.backprop(loop),
+    }[method]
+
+
+def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUERIES) -> ms.Task:
+    def part(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.arange(ways, device=DEVICE).repeat_interleave(n).expand(tasks, -1)
+        return torch.rand(tasks, ways * n, 1, 28, 28, device=DEVICE), labels
+
+    return ms.Task(part(shots), part(queries))
+
+
+def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    net = Conv4(WAYS).to(DEVICE)
+    problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
+    step = ms.over_tasks(estimator(method, problem, steps), check_finite=False)
+    tasks = episode(TASKS)
+    step(meta, episode(TASKS, ways=2, shots=1, queries=1))  # loads what PyTorch loads on first use
+    before, times = peak_resident_mib(), []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        float(step(meta, tasks).loss)  # waits for a GPU
+        times.append(1e3 * (time.perf_counter() - start))
+    resident = peak_resident_mib() - before
+    tensors = peak_bytes(lambda: step(meta, tasks), torch.device(DEVICE))[1] / 2**20
+    peak = tensors if DEVICE == "cuda" else resident
+    return row(method, steps, statistics.median(times), max(times) - min(times), peak, tensors)
+
+
+def row(
+    method: str,
+    steps: int,
+    ms: float | None,
+    spread: float | None,
+    peak: float | None,
+    tensors: float | None,
+    note: str = "",
+) -> dict[str, Any]:
+    def rounded(x: float | None) -> float | None:
+        return None if x is None else round(x, 1)
+
+    return {
+        "setting": "omniglot-20w5s", "implementation": "torch autograd" if method == "maml_autograd" else "metastep",
+        "method": method, "steps": steps, "window": 1, "tasks": TASKS, "chunk": None, "precision": "fp32",
+        "ms": rounded(ms), "ms_spread": rounded(spread), "peak_mib": rounded(peak), "tensors_mib": rounded(tensors),
+        "note": note,
+    }  # fmt: skip
+
+
+def in_fresh_process(method: str, steps: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "study.experiments.sweep_memory", "--row", method, str(steps)]
+    run = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def on_gpu(method: str, steps: int) -> dict[str, Any]:
+    try:
+        return measure(method, steps, repeats=3)
+    except torch.OutOfMemoryError:
+        return row(method, steps, None, None, None, None, "out of memory")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--row", nargs=2, metavar=("METHOD", "STEPS"), help="measure one row and print it as JSON")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # two on two shared cores are erratic
+    if options.row:
+        print(json.dumps(measure(options.row[0], int(options.row[1]), options.repeats)))
+        return
+    rows = []
+    for steps, method in itertools.product(STEPS, METHODS):
+        rows.append(on_gpu(method, steps) if DEVICE == "cuda" else in_fresh_process(method, steps))
+        print(f"{method:15s} {steps:3d} steps {rows[-1]['tensors_mib']} MiB {rows[-1]['ms']} ms", flush=True)
+    print(results.write("sweep-memory", "python -m study run sweep_memory", rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""`metastep transfer` for several seeds, and three more ways: fixed weights, first order, fine-tuning of the source.
+
+Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. Written after
+every run: stopped, the same command goes on with the seed that it was at.
+"""
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metastep.cli.transfer_demo import METHODS, configured, finished
+from metastep.train.transfer.config import TransferConfig
+from metastep.train.transfer.presets import PRESETS
+from metastep.train.transfer.source import source_run
+from study import results
+
+OTHERS = {
+    "fixed weights": "digits-sgd-fixed-weights",
+    "first order": "digits-sgd-first-order",
+    "fine-tuning of the source": "digits-sgd-fine-tuning",
+}
+WAYS = {**METHODS, **OTHERS}
+
+
+def run(seed: int, folder: Path, epochs: int | None) -> Iterator[dict[str, Any]]:
+    first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
+    first = replace(first, epochs=epochs or first.epochs)
+    yield row("source", seed, first, folder / "source")
+    for name, preset in WAYS.items():
+        yield row(name, seed, configured(PRESETS[preset], folder, epochs, seed), folder / name)
+
+
+def row(name: str, seed: int, config: TransferConfig, folder: Path) -> dict[str, Any]:
+    trained = finished(folder, config)
+    assert trained.best is not None
+    assert trained.test is not None
+    few = f"-{config.data.per_class}-per-class" if config.data.per_class else ""
+    return {
+        "setting": f"{config.data.name}{few}",
+        "implementation": "metastep", "method": name, "steps": config.steps if config.learns_weights else None,
+        "window": config.window if config.learns_weights else None, "precision": config.precision, "seed": seed,
+        "products": config.products, "epochs": config.epochs, "inner_rate": config.inner.lr,
+        "validation": round(100 * trained.best, 2), "accuracy": round(100 * trained.test, 2),
+        "seconds": round(trained.seconds, 1), "note": "",
+    }  # fmt: skip
+
+
+def of_whole_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A seed that was stopped on the way begins anew, since its source net is gone"""
+    number = Counter(row["seed"] for row in rows)
+    return [row for row in rows if number[row["seed"]] == 1 + len(WAYS)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="of each run, to try it out")
+    options = parser.parse_args()
+    command = f"python -m study run transfer_digits --seeds {options.seeds}"
+    command += f" --epochs {options.epochs}" if options.epochs else ""
+    torch.set_num_threads(PRESETS[METHODS["scratch"]].threads)  # a file tells it, and runs set it anyway
+    rows = of_whole_seeds(results.kept("transfer-digits", command))
+    for seed in sorted(set(range(options.seeds)) - {row["seed"] for row in rows}):
+        with tempfile.TemporaryDirectory() as folder:
+            for found in run(seed, Path(folder), options.epochs):
+                rows.append(found)
+                print(results.write("transfer-digits", command, rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()

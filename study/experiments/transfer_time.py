@@ -1,0 +1,183 @@
+"""Time and memory of one iteration of meta-transfer learning: `python -m study run transfer_time`.
+
+Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
+product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
+what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+
+On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Each method has a row without
+a capture too, and one compiled, as by `--compile`, whose note tells how long that took; --no-compile spares the latter,
+--pair both.
+
+Written after every row: stopped, the same command goes on with the next.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from metastep.cli.common import unless_stopped
+from metastep.core.curvature import exact_forward
+from metastep.data.batches import Batches
+from metastep.step.capture import Captured as CapturedUnit
+from metastep.step.capture import Unit, recorded_by_cuda
+from metastep.step.compiler.compiling import Compiled, Step
+from metastep.train.device import device_for
+from metastep.train.transfer import lookahead, presets
+from metastep.train.transfer.building import laid_out, layout_on, method_of
+from metastep.train.transfer.iteration import initial_state, iteration
+from study import results
+from study.bench.cases import TRANSFERS, Transfer
+from study.bench.transfer import RATE, nets, pictures
+
+METHODS = {
+    "scratch": presets.SCRATCH,
+    "baseline": presets.TRANSFER,
+    "multi_step": presets.METHODS["multistep"],
+    **{name: presets.ABLATIONS[name] for name in ("t0", "t1", "t3")},
+    "3-step estimate": presets.ABLATIONS["3step-estimate"],
+}
+WARM = 1  # recording is done in the first call
+STANDARD, BIRD = "transfer-stl10", "transfer-bird"
+PAIR = ("baseline", "multi_step")
+OURS, COMPILED = "metastep", "metastep, compiled"
+VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "source run again, no mixed part": PAIR}
+
+
+@contextmanager
+def whole_products(wanted: bool) -> Iterator[None]:
+    """The first window pays for (∂²L/∂φ²)·d too, which nobody asks for"""
+    kept = lookahead.mixed
+    lookahead.mixed = exact_forward if wanted else kept
+    try:
+        yield
+    finally:
+        lookahead.mixed = kept
+
+
+def measured(
+    unit: Callable[..., Any], state: Any, inputs: Any, repeats: int, cuda: bool
+) -> tuple[float, float, float | None]:
+    """Median and spread (half the range between quartiles) in ms; on a GPU, peak in MiB"""
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    clock = time.perf_counter if cuda else time.process_time  # on a CPU, whatever else runs there does not count
+    times = []
+    for i in range(repeats + WARM):
+        start = clock()
+        state, _ = unit(state, *inputs)
+        if cuda:
+            torch.cuda.synchronize()
+        if i >= WARM:
+            times.append(1e3 * (clock() - start))
+    quarters = statistics.quantiles(times, n=4, method="inclusive")
+    peak = round((torch.cuda.max_memory_allocated() - before) / 2**20) if cuda else None
+    return statistics.median(times), (quarters[2] - quarters[0]) / 2, peak
+
+
+Ways = Mapping[str, Callable[[Step], Unit]]
+
+
+def ways_to_run(cuda: bool, pair: bool, compile: bool) -> Ways:
+    """By what they are called in the results"""
+    if not cuda:
+        return {OURS: Unit}
+    others: dict[str, Callable[[Step], Unit]] = {"metastep, not captured": Unit}
+    if compile:
+        others[COMPILED] = lambda step: captured(Compiled(step))
+    return {OURS: captured} | ({} if pair else others)
+
+
+def captured(step: Step) -> Unit:
+    return CapturedUnit(step, recorded_by_cuda())
+
+
+class Job(NamedTuple):
+    """What a row is of"""
+
+    setting: str
+    variant: str
+    method: str
+    implementation: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Job":
+        variant = "" if row["implementation"] == COMPILED else row["note"]
+        return cls(row["setting"], variant, row["method"], row["implementation"])
+
+
+def planned(settings: Iterable[str], variants: Mapping[str, Collection[str]], ways: Ways) -> Iterator[Job]:
+    for setting, (variant, methods) in product(settings, variants.items()):
+        yield from (Job(setting, variant, *each) for each in product(methods, [OURS] if variant else ways))
+
+
+def row_of(job: Job, sizes: Transfer, ways: Ways, device: torch.device, repeats: int, precision: str) -> dict[str, Any]:
+    data, config = pictures(sizes, device).train, replace(sizes.config, method=METHODS[job.method])
+    x, y = Batches(data, config.data.batch, config.data.augment).batch(0, 0)
+    x = x.contiguous(memory_format=layout_on(device))
+    method, (target, guide) = method_of(config), nets(config, data, x[:2])
+    laid_out(target.module, layout_on(device))
+    unit = ways[job.implementation](iteration(method, target, guide, recompute_source="again" in job.variant))
+    inputs = (x, y), torch.tensor(RATE, device=device)
+    with whole_products("no mixed" in job.variant):
+        state = initial_state(method, target, guide)
+        ms, spread, peak = measured(unit, state, inputs, repeats, device.type == "cuda")
+    return {
+        "setting": job.setting, "implementation": job.implementation, "method": job.method, "steps": method.steps,
+        "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
+        "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak,
+        "note": unit.path if job.implementation == COMPILED else job.variant,
+    }  # fmt: skip
+
+
+def with_fewer(setting: Transfer, times: int) -> Transfer:
+    data = setting.config.data
+    return replace(setting, config=replace(setting.config, data=replace(data, batch=data.batch // times)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--settings", nargs="+", choices=TRANSFERS, default=[STANDARD, BIRD])
+    parser.add_argument("--pair", action="store_true", help="baseline and Multi-step alone, as they are")
+    parser.add_argument("--name", default="transfer-time", help="of the file: results/bench/DEVICE-NAME.json")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
+    options = parser.parse_args()
+    device = device_for("auto")
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    precision = "tf32" if device.type == "cuda" else "float32"
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in options.settings}
+    ways = ways_to_run(device.type == "cuda", options.pair, options.compile)
+    command = command_of(options)
+    rows = results.kept(options.name, command)
+    done = [Job.of(row) for row in rows]
+    for job in planned(settings, {"": PAIR} if options.pair else VARIANTS, ways):
+        if job in done:
+            continue
+        with unless_stopped():
+            rows.append(row_of(job, settings[job.setting], ways, device, options.repeats, precision))
+            told = {key: rows[-1][key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")}
+            print(told, results.write(options.name, command, rows), flush=True)
+        torch.cuda.empty_cache()  # of a GPU; elsewhere it does nothing
+
+
+def command_of(options: argparse.Namespace) -> str:
+    command = f"python -m study run transfer_time --fewer {options.fewer} --repeats {options.repeats}"
+    command += f" --settings {' '.join(options.settings)}" + (" --pair" if options.pair else "")
+    return command + ("" if options.compile else " --no-compile") + f" --name {options.name}"
+
+
+if __name__ == "__main__":
+    main()

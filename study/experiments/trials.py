@@ -1,0 +1,152 @@
+"""Runs that are judged on what is held out for validation, to choose by: several at a time on a GPU, each in a folder.
+
+Ctrl-C and --budget stop cleanly, and the same command goes on. Exit status 130 says that there is more to do.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from metastep.data.progress import QUIETLY
+from metastep.errors import NonFiniteError
+from metastep.train.asked_for import require_run_of
+from metastep.train.budget import within
+from metastep.train.device import release, uses_gpu
+from metastep.train.fewshot.config import TrainConfig, ValidationConfig
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
+from metastep.train.stop import stop_on_signals
+from metastep.train.together import Turns, together
+from metastep.train.transfer.config import TransferConfig
+from study import results
+from study.claims.kinds import Kind
+from study.tables.curves import draw_accuracies
+
+TOGETHER = 4  # on a GPU
+
+Trial = Callable[[], Turns[str]]  # trains as far as it goes; what was wrong with it, if something was
+
+
+def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> None:
+    parser.add_argument("--iterations", type=int, default=iterations)
+    parser.add_argument("--looks", type=int, default=10, help="validations of a run")
+    parser.add_argument("--episodes", type=int, default=100, help="of a validation")
+    parser.add_argument("--together", type=int, default=TOGETHER if uses_gpu("auto") else 1, help="runs at a time")
+    parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and goes on")
+    parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
+    parser.add_argument("--data", type=Path, help="the data directory")
+
+
+def command(module: str, options: argparse.Namespace, *names: str) -> str:
+    """As it was typed, but for where data and runs are, and how long it may take at a time"""
+    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
+    words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
+    flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
+    return " ".join([f"python -m study run {module}", *flags, *(["--data DATA"] if options.data else [])])
+
+
+def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:
+    """On training classes alone, judged on those held out"""
+    every = max(1, iterations // looks)
+    return replace(
+        config,
+        data=replace(config.data, split="train"),
+        outer=replace(config.outer, iterations=iterations),
+        validation=ValidationConfig(every, episodes),
+        checkpoint_every=every,
+    )
+
+
+def usual_precision() -> Literal["tf32", "float32"]:
+    return "tf32" if uses_gpu("auto") else "float32"
+
+
+def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[str]:
+    """A trial"""
+    try:
+        if not Run.is_there(folder):
+            yield from kind.train(config, folder, data, QUIETLY)
+            return ""
+        require_run_of(config, folder, "--runs")
+        if not kind.position(folder).finished:
+            yield from kind.resume(folder, data)
+    except NonFiniteError as error:
+        return str(error)
+    return ""
+
+
+def complete(
+    trials: Mapping[str, Trial], finished: Callable[[str], bool], places: int, budget: float | None
+) -> dict[str, str]:
+    """Every one as far as time allows; those that came to their end, or cannot go on, with the reason"""
+    ended: dict[str, str] = {}
+
+    def named(name: str, trial: Trial) -> Turns[tuple[str, str]]:
+        return name, (yield from trial())
+
+    with stop_on_signals(), within(budget):
+        for name, failure in together((named(*item) for item in trials.items()), places):
+            if failure or finished(name):
+                ended[name] = failure
+            print(f"{name}: {failure or ('done' if finished(name) else 'stopped')}", flush=True)
+            release()
+    return ended
+
+
+def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
+    run = Run.open(folder)
+    config, trained, seen = run.config(TrainConfig), state(run), validations(run)
+    return {
+        "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
+        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size,
+        "precision": config.precision, "filters": config.net.filters, "rate": config.inner.lr,
+        "head": config.net.head_init, "iterations": trained.get("iterations", 0),
+        "wanted": config.outer.iterations, **cost(trained), "episodes": config.validation.episodes,
+        "curve": curve(seen), "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
+    }  # fmt: skip
+
+
+def transfer_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
+    """What counts is the test at the first best validation; that of the last epoch is told too"""
+    run = Run.open(folder)
+    config, seen = run.config(TransferConfig), validations(run)
+    best = max(seen, key=lambda row: row["validation_accuracy"]) if seen else None  # the first of equals
+    return {
+        "setting": setting, "implementation": "metastep", "method": method, "steps": config.steps,
+        "window": config.window, "tasks": 1, "chunk": None, "precision": config.precision,
+        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs, **cost(state(run)),
+        "curve": curve(seen), "best_epoch": best and best["epoch"], "test": best and percent(best["test_accuracy"]),
+        "last_test": best and percent(seen[-1]["test_accuracy"]), "note": failure,
+    }  # fmt: skip
+
+
+def state(run: Run) -> dict[str, Any]:
+    """How far it is; nothing before its first checkpoint"""
+    found: dict[str, Any] = run.load()["trained"] if run.last.is_file() else {}
+    return found
+
+
+def cost(trained: dict[str, Any]) -> dict[str, Any]:
+    return {"seconds": round(trained.get("seconds", 0.0), 1), "beside": trained.get("beside", 0)}
+
+
+def curve(seen: list[dict[str, Any]]) -> list[list[float]]:
+    return [[row["step"], percent(row["validation_accuracy"])] for row in seen]
+
+
+def validations(run: Run) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(run.metrics_path) if "validation_accuracy" in row]
+
+
+def percent(share: float) -> float:
+    return round(100 * share, 3)
+
+
+def tell(study: str, command: str, rows: list[dict[str, Any]]) -> None:
+    """A file and a picture of what there is; before the first validation there is nothing"""
+    if rows:
+        path = results.write(study, command, rows)
+        draw_accuracies(rows, results.picture_of(path.stem))
+        print(path)

@@ -1,0 +1,151 @@
+"""What a choice that the paper leaves open does to a preset: each varied by itself, judged by validation.
+
+    python -m study run variations first-order --presets omniglot-20w1s-fomaml \\
+        --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
+    python -m study run variations mini-rates --presets miniimagenet-5w1s-maml miniimagenet-5w1s-multistep4 \\
+        --vary inner.lr=0.1,0.04,0.01,0.004
+    python -m study run variations implicit --presets omniglot-5w1s-imaml \\
+        --vary inner.lr=0.05 method.free=true+method.strength=24
+    python -m study run variations implicit --presets omniglot-5w1s-imaml --base net.filters=16+outer.tasks=8 \\
+        --vary data.queries=15
+    python -m study run variations carried --presets omniglot-5w1s-reptile --vary method.carried=null
+    python -m study run variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
+        --vary meta.lr=0.0001 seed=1
+
+Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as ever.
+
+Names are those of config.json. --base makes every run a smaller one, which a CPU can train.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from metastep.cli.common import UNFINISHED
+from metastep.errors import MetastepError
+from metastep.train.config import from_plain, to_plain
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.run import Run
+from metastep.train.together import Turns
+from metastep.train.transfer.config import TransferConfig
+from study.claims.kinds import kind_of
+from study.experiments import trials
+from study.tables.curves import VARIED
+
+Config = TrainConfig | TransferConfig
+UNCHANGED = "as it is"
+
+
+class Variation(NamedTuple):
+    preset: str
+    base: str  # of all variations
+    change: str  # such as inner.lr=0.1, or several joined by +
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.preset, *(part.replace(" ", "-") for part in (self.base, self.change) if part)])
+
+    @property
+    def config(self) -> Config:
+        return varied(preset_of(self.preset, self.base), self.change)
+
+
+def preset_of(name: str, base: str = "") -> Config:
+    """In the precision that its claims are run with"""
+    config: Config = kind_of(name).presets()[name]
+    return varied(replace(config, precision=trials.usual_precision()), base)
+
+
+def varied(config: Config, change: str) -> Config:
+    """`config` with entries of its config.json changed"""
+    if change in ("", UNCHANGED):
+        return config
+    plain = to_plain(config)
+    for one in change.split("+"):
+        name, _, value = one.partition("=")
+        *sections, field = name.split(".")
+        part = plain
+        for section in sections:
+            part = part.get(section, {})
+        if field not in part:
+            raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
+        part[field] = value_of(value)
+    return from_plain(type(config), plain)
+
+
+def value_of(text: str) -> Any:
+    """As JSON has it; what is none is a word"""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def variations(presets: list[str], vary: list[str], base: str = "") -> Iterator[Variation]:
+    for preset in presets:
+        yield Variation(preset, base, UNCHANGED)
+        for change in vary:
+            first, _, values = change.rpartition("=")  # of those joined by +, the last may have several
+            several = (Variation(preset, base, f"{first}={value}") for value in values.split(","))
+            yield from (one for one in several if one.config != preset_of(preset, base))
+
+
+def main() -> None:
+    options = parsed()
+    asked = {one.name: one for one in variations(options.presets, options.vary, options.base)}
+
+    def folder(name: str) -> Path:
+        return Path(options.runs / name)
+
+    def run(one: Variation) -> Turns[str]:
+        config = judged(one.config, options)
+        return trials.trained(kind_of(one.preset), config, folder(one.name), options.data)
+
+    def finished(name: str) -> bool:
+        return kind_of(asked[name].preset).position(folder(name)).finished
+
+    ended = trials.complete(
+        {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
+    )
+    begun = [one for name, one in asked.items() if Run.is_there(folder(name))]
+    rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
+    names = ("presets", "base", "vary", "iterations", "looks", "episodes")
+    trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)
+    if len(ended) < len(asked):
+        sys.exit(UNFINISHED)
+
+
+def judged(config: Config, options: argparse.Namespace) -> Config:
+    """So that there is a validation to go by"""
+    if isinstance(config, TransferConfig):
+        return config
+    return trials.validated(config, options.iterations, options.looks, options.episodes)
+
+
+def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
+    if isinstance(one.config, TransferConfig):
+        setting, _, method = one.preset.partition("-")
+        return trials.transfer_row(folder, setting, method, failure) | {"change": one.change}
+    setting, _, method = one.preset.rpartition("-")
+    return trials.few_shot_row(folder, setting, method, failure) | {"change": one.change}
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=VARIED, help="of the study: results/bench/DEVICE-NAME.json")
+    parser.add_argument("--presets", nargs="+", required=True)
+    parser.add_argument(
+        "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"
+    )
+    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+outer.tasks=8")
+    trials.add_options(parser, iterations=5_000, runs="variations")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The tables and figures in docs, generated from results."""

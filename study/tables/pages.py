@@ -1,0 +1,198 @@
+"""Write the tables in docs that are made from results."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from statistics import mean, stdev
+from typing import Any
+
+from metastep.train.fewshot.shipped import shipped
+from metastep.train.files import replace_file
+from study import results
+from study.claims.register import TABLES as CLAIMED
+from study.tables import bench_tables, claim_tables, goals, run_tables, study_tables, transfer_tables
+from study.tables.curves import FEW_SHOT, TRANSFER
+from study.tables.provenance import provenance
+
+PAGES = (
+    results.ROOT / "README.md",
+    results.ROOT / "docs" / "measurements.md",
+    results.ROOT / "study" / "README.md",
+    results.ROOT / "docs" / "transfer.md",
+    results.ROOT / "docs" / "results.md",
+    *(path.with_suffix(".md") for path in shipped().values()),
+)
+
+
+def sweep_memory(name: str) -> Iterator[str]:
+    """Rows: inner steps; columns: methods, with the ratio to first order"""
+    content = results.read(name)
+    rows = {(row["steps"], row["method"]): row for row in content["rows"]}
+    methods = list(dict.fromkeys(method for _, method in rows))
+    yield provenance(content)
+    yield "| inner steps | " + " | ".join(TITLES[m] for m in methods) + " |"
+    yield "|---|" + "---:|" * len(methods)
+    for steps in sorted({steps for steps, _ in rows}):
+        least = rows[steps, "first_order"]["tensors_mib"]
+        cells = [_memory_and_time(rows[steps, method], least) for method in methods]
+        yield f"| {steps} | " + " | ".join(cells) + " |"
+
+
+def _memory_and_time(row: dict[str, Any], least: float) -> str:
+    if row["ms"] is None:
+        return str(row["note"])
+    resident = f", resident {row['peak_mib']:,.0f}" if row["peak_mib"] != row["tensors_mib"] else ""
+    return f"{row['tensors_mib']:,.0f} MiB (×{row['tensors_mib'] / least:.2f}{resident}), {row['ms']:,.0f} ms"
+
+
+TITLES = {
+    "first_order": "first order",
+    "maml": "exact, the sweep",
+    "maml_recompute": "exact, the sweep with recomputed segments",
+    "maml_autograd": "exact, plain autograd",
+}
+
+
+def other_modules(name: str) -> Iterator[str]:
+    """Rows: modules; columns: ways, with the ratio to the first"""
+    content = results.read(name)
+    rows = {(row["setting"], row["method"]): row for row in content["rows"]}
+    methods = list(dict.fromkeys(method for _, method in rows))
+    yield provenance(content)
+    yield "| | " + " | ".join(methods) + " |"
+    yield "|---|" + "---:|" * len(methods)
+    for setting in dict.fromkeys(setting for setting, _ in rows):
+        least = rows[setting, methods[0]]["ms"]
+        cells = [
+            f"{row['ms']:,.0f} ms (×{row['ms'] / least:.2f}), {row['peak_mib']:,.0f} MiB"
+            for row in (rows[setting, method] for method in methods)
+        ]
+        yield f"| {setting} | " + " | ".join(cells) + " |"
+
+
+def compare_conv4(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield provenance(content)
+    looks = dict.fromkeys((row["inner_rate"], row["iterations"]) for row in content["rows"])
+    for lr, iterations in looks:
+        rows = [row for row in content["rows"] if (row["inner_rate"], row["iterations"]) == (lr, iterations)]
+        when = f"after {iterations} meta-iterations" if iterations else "at a random θ"
+        yield f"\nInner rate {lr}, {when}: gradients change by {100 * rows[0]['gradient_change']:.0f} % per step.\n"
+        yield "| method | cosine | relative error | gradients | products | ms | MiB |"
+        yield "|---|---:|---:|---:|---:|---:|---:|"
+        for row in rows:
+            error = row["relative_error"]
+            yield (
+                f"| {row['method']} | {row['cosine']:.3f} | {f'{error:.3f}' if error < 1e3 else f'{error:.0e}'} "
+                f"| {row['gradients']} | {row['products']} | {row['ms']:,.0f} | {row['peak_mib']:,.0f} |"
+            )
+
+
+def short_runs(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield provenance(content)
+    yield "| data | method | iterations | seconds | accuracy, % | 95 % interval |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for row in content["rows"]:
+        yield (
+            f"| {row['setting']} | {row['method']} | {row['iterations']} | {row['seconds']:.0f} "
+            f"| {row['accuracy']:.1f} | ± {row['interval']:.1f} |"
+        )
+
+
+def transfer_digits(name: str) -> Iterator[str]:
+    """A row for each method: its test accuracy for each seed, their mean and deviation"""
+    content = results.read(name)
+    rows = content["rows"]
+    seeds = sorted({row["seed"] for row in rows})
+    yield provenance(content)
+    yield "| | products an iteration | rate | seconds | " + " | ".join(f"seed {n}" for n in seeds) + " | mean, % | ± |"
+    yield "|---|---:|---:|---:|" + "---:|" * (len(seeds) + 2)
+    for method in dict.fromkeys(row["method"] for row in rows):
+        of = {row["seed"]: row for row in rows if row["method"] == method}
+        seconds, accuracy = ([row[key] for row in of.values()] for key in ("seconds", "accuracy"))
+        each = [f"{of[seed]['accuracy']:.1f}" if seed in of else "" for seed in seeds]
+        cells = [*each, f"{mean(accuracy):.1f}", f"{stdev(accuracy):.1f}" if len(accuracy) > 1 else ""]
+        first = next(iter(of.values()))
+        cost = f"{first['products']} | {first['inner_rate']:g} | {mean(seconds):.0f}"
+        yield f"| {method} | {cost} | " + " | ".join(cells) + " |"
+
+
+def learner(name: str) -> Iterator[str]:
+    content = results.read(name)
+    found = content["evaluation"]
+    yield provenance(content)
+    yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes:\n"
+    yield "| task | inner steps | accuracy, % | 95 % interval |"
+    yield "|---|---|---:|---:|"
+    trained = [(found, step) for step in found["by_step"]]
+    for asked, row in [*trained, *((other, other["by_step"][-1]) for other in content["otherwise"])]:
+        turned = "" if asked["rotations"] == found["rotations"] else ", not turned"
+        alone = ", one by one" if asked.get("one_by_one") else ""
+        task = f"{asked['ways']}-way {asked['shots']}-shot{turned}{alone}"
+        yield f"| {task} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
+
+
+TABLES: dict[str, Callable[[str], Iterator[str]]] = {
+    "bench/cpu-sweep-memory": sweep_memory,
+    "bench/gpu-sweep-memory": sweep_memory,
+    "bench/cpu-other-modules": other_modules,
+    "bench/cpu-compare-conv4": compare_conv4,
+    "bench/cpu-short-runs": short_runs,
+    "floor": bench_tables.floors,
+    "goals": goals.goals,
+    "headline": lambda _: bench_tables.headline("bench/h200-bench"),
+    "bench/h200-bench": bench_tables.bench,
+    "bench/h200-steps": bench_tables.bench,
+    "bench/h200-growth": bench_tables.growth,
+    "bench/cpu-bench": bench_tables.bench,
+    "bench/h200-others": bench_tables.bench,
+    "bench/h200-mini": bench_tables.bench,
+    "bench/h200-mini-profile": study_tables.profile,
+    "bench/h200-transfer": bench_tables.bench,
+    "bench/cpu-transfer": bench_tables.bench,
+    "bench/h200-transfer-profile": study_tables.profile,
+    **{
+        f"bench/{device}-{what}": getattr(study_tables, what)
+        for device in ("h200", "cpu")
+        for what in ("startup", "profile", "precision")
+    },
+    **{f"bench/{name}": run_tables.same_path for name in ("gpu-same-path", "gpu-same-path-gentle", "cpu-same-path")},
+    **{f"bench/{device}-same-transfer": run_tables.same_transfer for device in ("gpu", "cpu")},
+    **{f"bench/{device}-starts": run_tables.starts for device in ("gpu", "cpu")},
+    "bench/cpu-heads": run_tables.heads,
+    "bench/cpu-compare-learners": run_tables.compared_learners,
+    **{f"bench/{device}-{name}": run_tables.variations for device in ("gpu", "cpu") for name in FEW_SHOT},
+    f"bench/gpu-{TRANSFER}": run_tables.transfer_choices,
+    "bench/cpu-transfer-digits": transfer_digits,
+    "bench/cpu-transfer-stl10": transfer_tables.times,
+    **{f"bench/{device}-transfer-bird": transfer_tables.times for device in ("gpu", "cpu")},
+    "claims": transfer_tables.claims,
+    "claims/summary": claim_tables.summary,
+    "claims/few-shot": claim_tables.few_shot,
+    "claims/figures": claim_tables.figures,
+    "claims/unturned": claim_tables.unturned,
+    **{f"claims/{table}": claim_tables.claims for table in CLAIMED},
+    **{f"learners/{name}": learner for name in shipped()},
+}
+
+
+def filled(text: str) -> str:
+    """`text` with what stands between <!-- table: NAME --> and <!-- end --> made anew"""
+
+    def table(found: re.Match[str]) -> str:
+        return "\n".join([found[1], *TABLES[found[2]](found[2]), "<!-- end -->"])
+
+    return re.sub(r"(<!-- table: ([\w/-]+) -->).*?<!-- end -->", table, text, flags=re.S)
+
+
+def write(check: bool = False) -> None:
+    """Bring every page in step with results; with `check`, only say whether they are"""
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before)
+        if before == after:
+            continue
+        if check:
+            sys.exit(f"{page} is not in step with results: run python -m study tables")
+        replace_file(page, after.encode())

@@ -1,0 +1,12 @@
+import pytest
+import torch
+
+from metastep.train.fewshot import sampling
+from tests.train.fewshot.helpers import stripes
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stripes for data, and one thread: tensors here are too small to share"""
+    monkeypatch.setattr(sampling, "load", stripes)
+    torch.set_num_threads(1)

@@ -1,0 +1,59 @@
+"""`metastep compare`: approximations beside the exact meta-gradient, through a learner's own inner loop."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import metastep as ms
+from metastep.cli.compare import compared, methods_of
+from metastep.cli.main import app
+from metastep.core.problems import params_of
+from metastep.core.trees import relative_change
+from metastep.train.fewshot.building import build
+from metastep.train.fewshot.config import MethodConfig
+from metastep.train.fewshot.presets import PRESETS
+from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.scores import EVALUATION_SEED
+from tests.train.fewshot.helpers import TINY, stripes
+from tests.train.fewshot.use_helpers import fresh, write_run
+
+DOUBLE = replace(TINY, precision="float64")
+
+
+def test_windows_are_those_that_the_steps_have_room_for() -> None:
+    for steps, windows in ((4, (2, 4)), (5, (2, 4)), ((4, 2, 1, 1), (2, 4, 8)), (1, ())):
+        asked = methods_of(replace(TINY, method=MethodConfig("maml"), inner=replace(TINY.inner, steps=steps)))
+        assert [config.window for config in asked.values()][1:-2] == list(windows)
+        assert {config.inner.steps for config in asked.values()} == {steps if isinstance(steps, int) else sum(steps)}
+
+
+@pytest.mark.parametrize(
+    "method", [MethodConfig("multi_step", window=2), MethodConfig("meta_sgd")], ids=lambda m: m.name
+)
+def test_a_row_is_the_distance_from_the_exact_gradient(method: MethodConfig) -> None:
+    learner = fresh(replace(DOUBLE, method=method))
+    found = compared(learner, stripes(), 3)
+    theta, problem = params_of(learner.meta), build(replace(DOUBLE, method=MethodConfig("maml")), learner.net).problem
+    tasks = Sampler.of(stripes(), DOUBLE.train_episodes, EVALUATION_SEED, "cpu", torch.float64)(0, 3)
+    sgd = ms.SGD(0.1, momentum=0.9)
+    exact, two = (ms.over_tasks(ms.reference(problem, sgd, 4, n))(theta, tasks).grad for n in (1, 2))
+    rows = {row.method: row for row in found.rows}
+    assert list(rows) == ["MAML", "Multi-step(2)", "Multi-step(4)", "FO-MAML", "HF-MAML"]
+    assert rows["MAML"].relative_error < 1e-12
+    assert rows["Multi-step(2)"].relative_error == pytest.approx(float(relative_change(two, exact)))
+    assert [row.products for row in found.rows] == [4, 2, 1, 0, 0]
+    assert found.changes.shape == (3, 4)
+
+
+def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    for name in (str(write_run(tmp_path / "run")), "tiny"):
+        done = CliRunner().invoke(app, ["compare", name, "--tasks", "2"])
+        assert done.exit_code == 0, done.output
+        for text in ("3-way 1-shot, 4 inner steps of sgd at 0.1, 2 tasks", "Multi-step(4)", "inner gradient changes"):
+            assert text in done.output
+    refused = CliRunner().invoke(app, ["compare", str(tmp_path / "nowhere")])
+    assert (refused.exit_code, "there is no such run or learner" in refused.output) == (2, True)

@@ -1,0 +1,211 @@
+"""An iteration as one unit does what it does step by step; with a recorder that needs no GPU."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metastep.core.trees import norm
+from metastep.errors import NonFiniteError
+from metastep.step.capture import Captured, Unit
+from metastep.step.ranks import ALONE
+from metastep.train.fewshot import stepping
+from metastep.train.fewshot.config import MethodConfig, TrainConfig
+from metastep.train.fewshot.parts import Parts, prepare
+from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
+from metastep.train.fewshot.train import resume, train
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
+from tests.train.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, same_state, stripes, tiny
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU"""
+    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: None)
+    monkeypatch.setattr(stepping, "unit", lambda step, device: Captured(step, again))
+
+
+def precise(config: TrainConfig) -> TrainConfig:
+    """In single precision Adam enlarges rounding"""
+    return replace(config, precision="float64")
+
+
+def moments(saved: dict[str, Any]) -> dict[str, float]:
+    state = saved["optimizer"]["state"].items()
+    return {
+        f"{i} {name}": float(value.double().sum()) for i, of in state for name, value in of.items() if value is not None
+    }
+
+
+def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [{**row, "seconds": None} for row in read_metrics(Run(folder).metrics_path) if row["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TINY,
+        tiny(optimizer="sgd", lr=0.5, schedule="linear", clip=0.01),
+        tiny(schedule="linear", eps=1e-3),
+        replace(TINY, method=MethodConfig("meta_sgd", window=2)),
+        replace(TINY, method=MethodConfig("reptile"), log_every=5),
+        CARRIED,
+        SHUFFLED,
+        replace(TINY, method=MethodConfig("es_maml")),
+        replace(TINY, method=MethodConfig("ggs_maml")),
+    ],
+)
+def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    train(precise(config), tmp_path / "steps")
+    request.getfixturevalue("recorded")
+    train(precise(config), tmp_path / "unit")
+    steps, as_unit = (Run(tmp_path / name).load() for name in ("steps", "unit"))
+    torch.testing.assert_close(as_unit["meta"], steps["meta"], rtol=0, atol=1e-7)
+    assert moments(as_unit) == pytest.approx(moments(steps), abs=1e-7)
+    for kind in ("train", "validation"):
+        ours, theirs = kinds(tmp_path / "unit", kind), kinds(tmp_path / "steps", kind)
+        assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+        assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, abs=1e-7)
+    assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("; captured")
+    assert "one operator after the other: there is no GPU" in kinds(tmp_path / "steps", "engine")[0]["path"]
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize(
+    "config",
+    [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED, SHUFFLED],
+    ids=["adam", "sgd", "carried", "shuffled"],
+)
+def test_one_unit_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(config, tmp_path / "whole")
+    stop_at = [5]
+
+    class Asked(AsOneUnit):
+        def __call__(self, k: int, stop: Any) -> Any:
+            if k in stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().__call__(k, stop)
+
+    monkeypatch.setattr(stepping, "AsOneUnit", Asked)
+    assert train(config, tmp_path / "halves").iterations == 6
+    stop_at.clear()
+    assert resume(tmp_path / "halves").iterations == 12
+    assert same_state(tmp_path / "whole", tmp_path / "halves")
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("log_every", [1, 4])
+def test_an_update_that_is_not_finite_is_not_made_and_named(
+    log_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = Sampler.__call__
+
+    def poisoned(self: Sampler, k: int | Tensor, tasks: int, first: int = 0) -> Any:
+        task = draw(self, k, tasks, first)
+        if tasks == TINY.outer.tasks:
+            bad = torch.where(torch.as_tensor(k) == 5, torch.inf, 0.0)  # no branching on values: it is recorded
+            task.support[0][2] += bad
+        return task
+
+    monkeypatch.setattr(Sampler, "__call__", poisoned)
+    config = replace(TINY, log_every=log_every, checkpoint_every=100)
+    with pytest.raises(NonFiniteError, match="iteration 6: task 2: the inner gradient of window 0") as caught:
+        train(config, tmp_path / "run")
+    assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
+    rows = kinds(tmp_path / "run", "train")
+    assert [row["step"] for row in rows] == list(range(log_every, 6, log_every))
+
+
+def unit_and_steps() -> tuple[AsOneUnit, Any]:
+    parts = prepare(TINY, stripes(), None, ALONE)
+    return AsOneUnit(TINY, parts, ALONE, 0), parts
+
+
+class Nobody:
+    requested = False
+
+
+def test_learner_and_optimizer_are_behind_until_settled() -> None:
+    step, parts = unit_and_steps()
+    before = [p.detach().clone() for p in parts.learner.meta.values()]
+    for k in range(3):
+        step(k, Nobody())  # type: ignore[arg-type]
+    assert all(map(torch.equal, before, parts.learner.meta.values()))
+    step.settle(3)
+    assert not any(torch.equal(a, b) for a, b in zip(before, parts.learner.meta.values(), strict=True) if a.dim() > 1)
+    assert {float(state["step"]) for state in parts.optimizer.state.values()} == {3.0}
+
+
+class Waiting(TorchDispatchMode):
+    """Refuses to read a number from the device, which a capture forbids"""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp", "es_maml", "ggs_maml"])
+def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: str, schedule: str) -> None:
+    config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
+    step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), ALONE, 0)
+    with Waiting():
+        step(0, Nobody())  # type: ignore[arg-type]
+    step.settle(1)
+
+
+@pytest.mark.parametrize("config", [replace(TINY, method=MethodConfig("meta_sgd")), CARRIED], ids=["rates", "memory"])
+def test_the_length_that_is_told_is_that_of_theta(config: TrainConfig) -> None:
+    parts = prepare(config, stripes(), None, ALONE)
+    whole = parts.gradient(parts.learner.meta, parts.draw(0, config.outer.tasks)).grad
+    assert norm(whole["params"]) < norm(whole)
+    for step in (AsOneUnit(config, parts, ALONE, 0), StepByStep(config, parts, ALONE, "")):
+        torch.testing.assert_close(step(0, Nobody()).gradient_norm, norm(whole["params"]))  # type: ignore[arg-type]
+
+
+def test_who_goes_step_by_step() -> None:
+    parts = prepare(TINY, stripes(), None, ALONE)
+    assert isinstance(stepper(TINY, parts, ALONE, 0), StepByStep)
+
+    def on_gpu(net: nn.Module) -> Parts:
+        return parts._replace(learner=type("L", (), {"device": torch.device("cuda"), "net": net})())
+
+    gpu = on_gpu(parts.learner.net)
+    assert why_step_by_step(gpu) is None
+    assert "random numbers" in str(why_step_by_step(on_gpu(nn.Dropout())))
+
+
+def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: None)
+    for name, made in (
+        ("called", lambda step, device: Unit(step)),
+        ("run", lambda step, device: Captured(step, again)),
+    ):
+        monkeypatch.setattr(stepping, "unit", made)
+        train(tiny(iterations=4), tmp_path / name)
+    assert same_state(tmp_path / "called", tmp_path / "run")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", ["es_maml", "ggs_maml"])
+def test_a_replay_on_a_gpu_draws_the_random_directions_of_its_iteration(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = precise(replace(TINY, method=MethodConfig(method), device="cuda"))  # type: ignore[arg-type]
+    train(config, tmp_path / "unit")
+    assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("captured in a CUDA graph")
+    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: "to compare with")
+    train(config, tmp_path / "steps")
+    steps, as_unit = (Run(tmp_path / name).load() for name in ("steps", "unit"))
+    torch.testing.assert_close(as_unit["meta"], steps["meta"], rtol=0, atol=1e-7)

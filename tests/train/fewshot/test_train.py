@@ -1,0 +1,208 @@
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.train.errors import CheckpointError
+from metastep.train.fewshot import sampling
+from metastep.train.fewshot.config import (
+    METHOD_OPTIONS,
+    DataConfig,
+    InnerConfig,
+    MethodConfig,
+    NetConfig,
+    TestConfig,
+    TrainConfig,
+    ValidationConfig,
+)
+from metastep.train.fewshot.judging import judge
+from metastep.train.fewshot.learner import Learner
+from metastep.train.fewshot.parts import build_optimizer
+from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.scores import mean
+from metastep.train.fewshot.stepping import update
+from metastep.train.fewshot.train import resume, train
+from metastep.train.metrics import read_metrics
+from metastep.train.run import Run
+from tests.train.fewshot.helpers import SIZE, TINY, same_state, stripes, tiny
+
+
+def stop_before(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseException | None = None) -> None:
+    """As if Ctrl-C were pressed, or something broke, while iteration `iteration` (from 0) draws its tasks"""
+    draw = Sampler.__call__
+
+    def call(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
+        if k == iteration and tasks == TINY.outer.tasks:
+            monkeypatch.setattr(Sampler, "__call__", draw)
+            if error:
+                raise error
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(self, k, tasks, first)
+
+    monkeypatch.setattr(Sampler, "__call__", call)
+
+
+@pytest.mark.parametrize("method", METHOD_OPTIONS)
+def test_every_method_trains_and_resumes_bit_for_bit(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(tiny(iterations=3), method=MethodConfig(method, depth=1 if method == "truncated" else None))  # type: ignore[arg-type]
+    config = replace(config, checkpoint_every=100)
+    assert train(config, tmp_path / "whole").iterations == 3
+    stop_before(monkeypatch, 0)
+    assert train(config, tmp_path / "halves").iterations == 1
+    assert resume(tmp_path / "halves").iterations == 3
+    assert same_state(tmp_path / "whole", tmp_path / "halves")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inner": InnerConfig("adam", 1e-2, 3, betas=(0.0, 0.999), batch=2), "data": replace(TINY.data, shots=2)},
+        {"inner": InnerConfig("adamw", 1e-2, 3, weight_decay=0.1)},
+        {"inner": InnerConfig("rmsprop", 1e-2, 3, momentum=0.5)},
+        {"inner": InnerConfig("sgd", 0.1, (2, 1), momentum=0.9, nesterov=True), "method": MethodConfig()},
+        {"outer": replace(TINY.outer, optimizer="sgd", lr=0.5, schedule="linear", clip=0.01)},
+        {"precision": "float64", "chunk_size": 3},
+        {
+            "data": replace(TINY.data, rotations="as_classes"),
+            "test": TestConfig(shots=2, steps=6, rotations="per_episode"),
+        },
+        {"net": NetConfig("tests.train.fewshot.helpers:Flat", size=SIZE)},
+    ],
+)
+def test_every_option_trains(changes: dict[str, Any], tmp_path: Path) -> None:
+    assert train(replace(tiny(iterations=4), **changes), tmp_path / "run").best is not None
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """Without those about how this part of a run was computed"""
+    return [row for row in read_metrics(Run(run).metrics_path) if row["kind"] not in ("engine", "environment")]
+
+
+def test_interrupted_anywhere_a_run_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(TINY, whole)
+    stop_before(monkeypatch, 1)  # Ctrl-C: this iteration is finished and kept
+    assert train(TINY, broken).iterations == 2
+    stop_before(monkeypatch, 5, RuntimeError("the machine broke"))
+    with pytest.raises(RuntimeError, match="the machine broke"):
+        resume(broken)
+    assert Run(broken).load()["trained"]["iterations"] == 4  # a checkpoint every third, and at the new best
+    assert resume(broken).iterations == 12
+    assert same_state(whole, broken)
+
+    rows = [[{**row, "seconds": None} for row in rows_of(run)] for run in (whole, broken)]
+    assert rows[0] == rows[1]
+    assert [row["step"] for row in rows[0] if row["kind"] == "validation"] == [4, 8, 12]
+    assert {"loss", "accuracy", "gradient_norm", "seconds"} < rows[0][0].keys()
+    assert resume(broken).iterations == 12  # nothing left to do
+
+
+def test_training_learns_and_keeps_its_best(tmp_path: Path) -> None:
+    trained = train(replace(tiny(iterations=60, lr=1e-2), validation=ValidationConfig(20, 40)), tmp_path / "run")
+    rows = [row for row in read_metrics(Run(tmp_path / "run").metrics_path) if row["kind"] == "validation"]
+    best = max(row["validation_accuracy"] for row in rows)
+    assert trained.best == best > 0.5
+    assert Run(tmp_path / "run").load("best")["trained"]["best"] == best
+
+    learner = Learner.load(tmp_path / "run")
+    in_sevens = replace(learner, config=replace(learner.config, chunk_size=7))
+    sampler = Sampler.of(stripes(split="val"), TINY.test_episodes, sampling.VALIDATION_SEED, "cpu", torch.float32)
+    assert mean(judge(in_sevens, sampler, 40).accuracy).mean == pytest.approx(best)
+
+
+def test_the_interval_is_that_of_the_papers() -> None:
+    assert mean(torch.tensor([0.0, 1.0, 1.0, 0.0])) == pytest.approx((0.5, 1.96 * 0.5 / 2))
+
+
+def test_numbers_that_are_not_finite_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = Sampler.__call__
+
+    def poisoned(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
+        task = draw(self, k, tasks, first)
+        if k == 4 and tasks == TINY.outer.tasks:
+            task.support[0][2] = torch.inf
+        return task
+
+    monkeypatch.setattr(Sampler, "__call__", poisoned)
+    with pytest.raises(NonFiniteError, match="iteration 5: task 2: the inner gradient of window 0") as caught:
+        train(TINY, tmp_path / "run")
+    assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
+    assert all(torch.isfinite(p).all() for p in Run(tmp_path / "run").load()["meta"].values())
+    monkeypatch.undo()
+    monkeypatch.setattr(sampling, "load", stripes)
+    train(TINY, tmp_path / "clean")
+    resume(tmp_path / "run")
+    assert same_state(tmp_path / "clean", tmp_path / "run")
+
+
+def test_seeds_make_runs_and_nothing_else_does(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    train(tiny(iterations=2), tmp_path / "a")
+    torch.manual_seed(6)
+    train(tiny(iterations=2), tmp_path / "b")
+    train(replace(tiny(iterations=2), seed=1), tmp_path / "c")
+    assert same_state(tmp_path / "a", tmp_path / "b")
+    assert not same_state(tmp_path / "a", tmp_path / "c")
+
+
+def test_what_cannot_be_trained(tmp_path: Path) -> None:
+    with pytest.raises(MetastepError, match="9-way episodes need 9 classes"):
+        train(replace(TINY, data=DataConfig("stripes", ways=9, queries=2)), tmp_path / "ways")
+    train(tiny(iterations=1), tmp_path / "run")
+    with pytest.raises(MetastepError, match="holds a run already"):
+        train(TINY, tmp_path / "run")
+    with pytest.raises(MetastepError, match="is not there"):
+        resume(tmp_path / "absent")
+    Run(tmp_path / "run").last.write_bytes(b"garbage")
+    with pytest.raises(CheckpointError, match="damaged"):
+        resume(tmp_path / "run")
+    if not torch.cuda.is_available():
+        with pytest.raises(MetastepError, match="sees no GPU"):
+            train(replace(TINY, device="cuda"), tmp_path / "gpu")
+
+
+def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
+    train(tiny(iterations=1), tmp_path / "run")
+    with Run(tmp_path / "run").lock(), pytest.raises(MetastepError, match="is writing this run"):
+        resume(tmp_path / "run")
+
+
+def test_the_linear_schedule_ends_at_zero() -> None:
+    outer = replace(TINY.outer, optimizer="sgd", lr=2.0, schedule="linear", iterations=4)
+    p = {"w": torch.zeros(1, requires_grad=True)}
+    optimizer = build_optimizer(outer, p)
+    for k in range(4):
+        update(optimizer, outer, k, p, {"w": torch.ones(1)})
+    assert p["w"].item() == -(2.0 + 1.5 + 1.0 + 0.5)
+
+
+def test_a_config_for_a_folder_takes_the_shape_of_its_pictures(tmp_path: Path) -> None:
+    config = replace(tiny(iterations=1), net=replace(TINY.net, channels=3, size=84))
+    train(config, tmp_path / "run")
+    assert Run(tmp_path / "run").config(TrainConfig).net.size == SIZE
+
+
+def test_a_checkpoint_is_never_made_of_what_is_not_finite(tmp_path: Path) -> None:
+    config = replace(tiny(optimizer="sgd", lr=1e38, iterations=3), checkpoint_every=1)
+    with pytest.raises(NonFiniteError, match="iteration 1: the outer optimizer left the finite numbers"):
+        train(config, tmp_path / "run")
+    assert not Run(tmp_path / "run").last.exists()
+
+
+def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(name: str, root: Path | None, split: str, progress: Any) -> Any:
+        images, names, groups, counts = stripes(name, root, split)
+        return sampling.ImageSet(images[:2], names[:2], groups[:2], counts) if split == "val" else stripes(name, root)
+
+    monkeypatch.setattr(sampling, "load", few)
+    with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*--validation-every 0"):
+        train(TINY, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(replace(TINY, validation=ValidationConfig(every=0)), tmp_path / "run")

@@ -1,0 +1,196 @@
+"""A run's folder as a whole: made, opened, locked, stopped."""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from metastep.train.errors import CheckpointError, ConfigError, LockError, RunError
+from metastep.train.lock import locked
+from metastep.train.run import Run
+from metastep.train.stop import stop_on_signals
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 5
+
+
+@dataclass(frozen=True)
+class Others:
+    steps: int = 5
+
+
+def contents(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+def test_a_run_is_made_and_opened_again(tmp_path: Path) -> None:
+    Run.create(tmp_path / "a" / "b", Settings(7))
+    run = Run.open(tmp_path / "a" / "b")
+    assert run.kind == "Settings"
+    assert run.config(Settings) == Settings(7)
+    with pytest.raises(ConfigError, match="b': is a run of 'Settings', not a run of 'Others'"):
+        run.config(Others)
+
+
+def test_last_and_best(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, Settings())
+    with pytest.raises(CheckpointError, match="No such file"):
+        run.load()
+    with pytest.raises(CheckpointError, match=r"has no checkpoint yet\. Wait for the first"):
+        run.taken("best")
+    with run.lock():
+        run.save({"w": torch.ones(1), "step": 1})
+        assert run.taken("best") == "last"
+        run.save({"w": torch.ones(1), "step": 1}, best={"w": torch.ones(1), "step": 0})
+        assert run.taken("best") == "best"
+        run.save({"w": torch.ones(1), "step": 2})
+    assert (run.load()["step"], run.load("best")["step"]) == (2, 0)
+
+
+def test_best_is_written_before_last_says_that_it_was_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.create(tmp_path, Settings())
+    run.save({"best": 1}, best={"best": 1})
+    calls: list[str] = []
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(Path(b).name), replace(a, b)))
+    run.save({"best": 2}, best={"best": 2})
+    assert calls == ["best.safetensors", "last.safetensors"]
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(RunError, match=r"holds other files \('thesis.txt'\).*nothing was changed"):
+        Run.create(tmp_path, Settings())
+    assert contents(tmp_path) == ["thesis.txt"]
+    with pytest.raises(RunError, match="holds no run"):
+        Run.open(tmp_path)
+
+
+def test_folders_that_cannot_be_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="Not a directory"):
+        Run.create(tmp_path / "file", Settings())
+    with pytest.raises(RunError, match="Not a directory"):
+        Run.create(tmp_path / "file" / "below", Settings())
+    with pytest.raises(RunError, match="is not there"):
+        Run.open(tmp_path / "missing")
+    Run.create(tmp_path / "run", Settings())
+    with pytest.raises(RunError, match=r"holds a run already.*Resume that one"):
+        Run.create(tmp_path / "run", Settings())
+
+
+def test_a_read_only_folder_is_refused(tmp_path: Path, make_read_only: Any) -> None:
+    make_read_only(tmp_path)
+    for folder in (tmp_path, tmp_path / "below"):
+        with pytest.raises(RunError, match="Choose a folder that you can write to"):
+            Run.create(folder, Settings())
+
+
+def test_what_a_killed_create_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".config.json.123.partial").write_text("{")
+    Run.create(tmp_path, Settings())
+    assert contents(tmp_path) == [".lock", "config.json"]
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, Settings())
+    with run.lock():
+        with pytest.raises(LockError, match=f"process {os.getpid()} on .* is writing this run"), run.lock():
+            pass
+        Run.open(tmp_path)  # reading needs no lock
+    with run.lock():
+        pass
+
+
+def test_a_lock_without_a_name(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock"):
+        (tmp_path / "lock").write_text("")
+        with pytest.raises(LockError, match="another process is writing"), locked(tmp_path / "lock"):
+            pass
+
+
+def test_an_error_inside_releases_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path / "lock"):
+        _ = 1 / 0
+    with locked(tmp_path / "lock"):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_request(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(number)
+    with stop_on_signals() as stop:
+        assert not stop.requested
+        signal.raise_signal(number)
+        assert stop.requested
+        assert stop.signal is number
+    assert signal.getsignal(number) is before
+    said = capfd.readouterr().err
+    assert "Stopping after this step." in said
+    assert ("Ctrl-C again stops at once" in said) == (number is signal.SIGINT)
+
+
+def test_a_loop_finishes_its_step_and_saves() -> None:
+    done, saved = [], []
+    with stop_on_signals() as stop:
+        for step in range(10):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            done.append(step)
+            if stop.requested:
+                saved.append(step)
+                break
+    assert (done, saved) == ([0, 1, 2, 3], [3])
+
+
+@pytest.mark.parametrize("between", [0, 1, 2])
+def test_the_second_ctrl_c_stops_at_once_whatever_came_between(between: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_signals():
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(between):
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_loop_within_shares_the_request() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_signals() as outer:
+        with stop_on_signals():
+            signal.raise_signal(signal.SIGINT)
+        assert outer.requested
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_may_come_twice_and_before_ctrl_c(capfd: pytest.CaptureFixture[str]) -> None:
+    with stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert capfd.readouterr().err.split("\n") == ["", "Stopping after this step.", ""]
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal is signal.SIGINT
+        assert "Ctrl-C again stops at once" in capfd.readouterr().err
+
+
+def test_in_another_thread_nothing_is_caught() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def work() -> None:
+        with stop_on_signals() as stop:
+            seen.append((stop.requested, signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, before)]

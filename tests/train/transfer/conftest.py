@@ -1,0 +1,35 @@
+"""Runs learn stripes, from a source that knows them."""
+
+from pathlib import Path
+
+import pytest
+
+from metastep.train.transfer import reading
+from metastep.train.transfer import train as training
+from metastep.train.transfer.config import MethodConfig
+from metastep.train.transfer.presets import PRESETS
+from metastep.train.transfer.source import source_run
+from tests.train.transfer.train_helpers import TINY, stripes, tiny
+
+
+@pytest.fixture
+def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "load_labelled", stripes)
+
+
+@pytest.fixture
+def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _stripes: None) -> None:
+    """Of stripes, in an empty folder"""
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
+    monkeypatch.setitem(PRESETS, "alone", tiny(MethodConfig("scratch"), epochs=1))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source that was trained before"""
+    folder = tmp_path_factory.mktemp("source") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "load_labelled", stripes)
+        training.train(source_run(TINY), folder)
+    return folder

@@ -1,0 +1,234 @@
+"""`metastep transfer` as it is typed: what it prints, what it refuses, and the pages it writes."""
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from metastep.cli import transfer_demo as comparison
+from metastep.cli.main import app
+from metastep.errors import MetastepError
+from metastep.report.weights import weights_of
+from metastep.report.write import write_report
+from metastep.train.fewshot.config import TrainConfig
+from metastep.train.run import Run
+from metastep.train.together import Turns
+from metastep.train.transfer import epoch as epochs
+from metastep.train.transfer import train as training
+from metastep.train.transfer.config import DataConfig, MethodConfig, TransferConfig
+from metastep.train.transfer.presets import PRESETS
+from metastep.train.transfer.train import train
+from tests.train.transfer.train_helpers import PUPIL, TEACHER, TINY, stop_at, tiny
+
+cli = CliRunner()
+pytestmark = pytest.mark.usefixtures("_tiny_presets")
+
+
+def test_run_evaluate_resume_and_report() -> None:
+    flags = ["--epochs", "2", "--window", "1", "--inner-lr", "0.01", "--gradient-difference", "2"]
+    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *flags])
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 epochs in" in done.output
+    assert "best validation accuracy" in done.output
+    config = Run(Path("runs/tiny")).config(TransferConfig)
+    assert (config.method.window, config.inner.lr, config.epochs) == (1, 0.01, 2)
+
+    nets = ["--target-net", PUPIL]
+    judged = cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets])
+    assert judged.exit_code == 0, judged.output
+    assert "18 test pictures of stripes" in judged.output
+    assert "stripe 2" in judged.output
+    assert "0 to 100 %, ┊ chance 33.3 %" in judged.output
+    printed = json.loads(cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets, "--json"]).stdout)
+    assert [each["pictures"] for each in printed["classes"]] == [6, 6, 6]
+    again = cli.invoke(app, ["transfer", "run", "--resume", "runs/tiny", *nets, "--source-net", TEACHER])
+    assert again.exit_code == 0, again.output
+
+    assert cli.invoke(app, ["report", "runs/tiny", "--out", "page.html"]).exit_code == 0
+    page = Path("page.html").read_text()
+    for word in ("What and where", "Transfer loss", "Change of the transfer gradient", "method.window", "<svg"):
+        assert word in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    run = Run(Path("run"))
+    train(tiny(MethodConfig("scratch"), epochs=1), run.folder)
+    run.config_path.write_text(run.config_path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    assert run.config(TransferConfig).device == "cuda"
+    evaluate = ["transfer", "evaluate", "run", "--target-net", PUPIL]
+    for flags in ([], ["--device", "cpu"]):
+        judged = cli.invoke(app, [*evaluate, *flags])
+        assert judged.exit_code == 0, judged.output
+    refused = cli.invoke(app, [*evaluate, "--device", "cuda"])
+    assert refused.exit_code == 2
+    assert "PyTorch sees no GPU here. Leave it out" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--preset", "tinny"], "there is no preset 'tinny'. Did you mean 'tiny'?"),
+        (["run", "--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
+        (["run", "--preset", "alone", "--beta", "1"], "--beta = 1.0 is no option of scratch (it has none)"),
+        (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),
+        (["run", "--preset", "tiny", "--outer", "total"], "--window = 2 with --outer = total: leave the window out"),
+        (["run", "--preset", "tiny", "--steps", "0", "--gradient-difference", "1"], "there are none here"),
+        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "--source-weights: there is no 'no.pth'"),
+        (
+            ["run", "--preset", "tiny", "--source-weights", "a", "--source-data", "b"],
+            "--source-data = b is no option of",
+        ),
+        (["run", "--preset", "tiny", "--target-layers", "bodies"], "has no layer 'bodies'"),
+        (
+            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:pictures"],
+            "gives (2, 1, 8, 8), not (2, 3)",
+        ),
+        (
+            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:nothing"],
+            "gives a int, no nn.Module",
+        ),
+        (
+            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:broken"],
+            "could not be built: 'no such'",
+        ),
+        (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
+        (["run", "--resume", "nowhere"], "'nowhere': is not there"),
+        (["run", "--resume", "nowhere", "--seed", "1"], "--seed with --resume"),
+        (["run", "--resume", "nowhere", "--preset", "digits-sgd-scratch"], "--preset with --resume"),
+        (["evaluate", "nowhere"], "'nowhere': is not there"),
+        (["presets", "nothing"], "there is no preset 'nothing'"),
+    ],
+)
+def test_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    done = cli.invoke(app, ["transfer", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(monkeypatch, 1)
+    done = cli.invoke(app, ["transfer", "run", "--preset", "alone", "--out", "here"])
+    assert done.exit_code == 130
+    assert "Go on with: metastep transfer run --resume here" in done.output
+
+
+def test_presets() -> None:
+    listed = cli.invoke(app, ["transfer", "presets"], env={"COLUMNS": "80"}).output
+    assert re.findall(r"^\S+", listed, re.MULTILINE) == list(PRESETS)
+    assert "adam at 0.001" in listed
+    assert "…" not in listed
+    shown = cli.invoke(app, ["transfer", "presets", "stl10-sgd-multistep"])
+    assert json.loads(shown.output)["method"]["window"] == 2
+
+
+@pytest.fixture
+def _tiny_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, preset in comparison.METHODS.items():
+        method = PRESETS[preset].method
+        monkeypatch.setitem(PRESETS, preset, tiny(method, data=DataConfig("stripes", 8, per_class=2, batch=8)))
+        assert (method.window, method.name) == {"s": (None, "scratch"), "b": (1, "transfer"), "M": (2, "transfer")}[
+            name[0]
+        ]
+    monkeypatch.setattr(comparison, "resume", lambda folder: training.resume(folder, None, TEACHER, _net_of(folder)))
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
+def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
+    for _ in range(2):
+        done = cli.invoke(
+            app, ["transfer", "--out", "all", "--epochs", "2", "--source-epochs", "3"], env={"COLUMNS": "200"}
+        )
+        assert done.exit_code == 0, done.output
+        assert "Teacher learns stripes, 3 epochs" in done.output
+        for word in ("scratch", "baseline (n = 1)", "Multi-step (n = 2)", "second-order products", "report.html"):
+            assert word in done.output
+    assert Path("all/weights.png").stat().st_size > 10_000
+    assert "3 runs side by side" in Path("all/report.html").read_text()
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
+@pytest.mark.parametrize(
+    ("flags", "place", "difference"),
+    [
+        (["--epochs", "1", "--seed", "1"], "source", "seed = 0, not 1"),
+        (["--epochs", "2"], "scratch", "epochs = 1, not 2"),
+    ],
+)
+def test_runs_of_something_else_are_not_taken_for_what_was_asked(flags: list[str], place: str, difference: str) -> None:
+    assert cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"]).exit_code == 0
+    done = cli.invoke(app, ["transfer", "--out", "all", *flags])
+    assert done.exit_code == 2
+    refusal = f"'all/{place}': is a run of something else ({difference}). Choose another --out, or move it."
+    assert refusal in done.output
+    assert "second-order products" not in done.output
+
+
+@pytest.mark.usefixtures("_tiny_comparison")
+def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = epochs.finish_epoch
+
+    def pressed(*arguments: Any) -> Turns[None]:
+        if "scratch" in str(arguments[0].record.run.folder):
+            signal.raise_signal(signal.SIGINT)
+        return finish(*arguments)
+
+    monkeypatch.setattr(training, "finish_epoch", pressed)
+    stopped = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"])
+    assert (stopped.exit_code, Path("all/baseline").exists()) == (130, False)
+    assert "Call it again to go on" in stopped.output
+    assert Path("all/scratch/net.safetensors").exists()
+
+
+def _net_of(folder: Path) -> str:
+    return Run.open(folder).config(TransferConfig).target.net
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfer", "evaluate", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate, classify"),
+        (["transfer", "run", "--resume", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate"),
+        (["transfer", "run", "--preset", "tiny", "--source-weights", "b"], "b': is a few-shot run, not a transfer"),
+        (["evaluate", "a"], "'a': is a transfer run, not a few-shot run. Use metastep transfer evaluate, transfer run"),
+        (["classify", "a", "--support", "x", "--query", "y"], "'a': is a transfer run, not a few-shot run"),
+        (["train", "--resume", "a"], "'a': is a transfer run, not a few-shot run"),
+    ],
+)
+def test_runs_of_the_other_kind_are_told_in_users_words(arguments: list[str], message: str) -> None:
+    Run.create(Path("a"), TINY)
+    Run.create(Path("b"), TrainConfig())
+    for folder in ("a", "b"):
+        Path(folder, "last.safetensors").touch()  # is not looked at
+    done = cli.invoke(app, arguments)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert "Config" not in done.output
+
+
+def test_runs_of_two_kinds_make_no_page(tmp_path: Path) -> None:
+    train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "a")
+    Run.create(tmp_path / "b", TrainConfig())
+    with pytest.raises(MetastepError, match="give those of one kind"):
+        write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html")
+    write_report([tmp_path / "a"], tmp_path / "page.html")
+    assert "No run here has meta-networks" in (tmp_path / "page.html").read_text()
+
+
+def test_weights_by_pair() -> None:
+    rows = [{"kind": "weights", "epoch": e, "where_0_1": 1.0 * e, "where_1_0": 2.0, "what_0_1": 3.0} for e in (1, 2)]
+    weights = weights_of(rows, "where")
+    assert weights is not None
+    assert weights.matrix.shape == (2, 2, 2)
+    assert (weights.matrix[1, 0, 1], weights.matrix[0, 1, 0]) == (2.0, 2.0)
+    assert (weights.sources, weights.targets) == (["0", "1"], ["0", "1"])  # of a run that did not note their names
+    named = weights_of([{"kind": "layers", "source_1": "blocks4 32×8×8", "target_0": "a$b 1×2×2"}, *rows], "where")
+    assert named is not None
+    assert (named.sources, named.targets) == (["0", "1: blocks4 32×8×8"], [r"0: a\$b 1×2×2", "1"])
+    assert weights_of([], "what") is None
