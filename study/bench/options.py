@@ -12,7 +12,8 @@ import typer
 
 from metastep.data.catalog import find
 from metastep.errors import MetastepError, how_many
-from metastep.train.device import Device, device_name
+from metastep.train.device import device_name
+from metastep.train.fields import Device
 from study.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from study.bench.results import provenance
 

@@ -19,8 +19,9 @@ from metastep.core.windows import Task
 from metastep.data.catalog import load
 from metastep.nets.registry import load_net
 from metastep.step.chain.chain import Chain, chain_of
-from metastep.train.device import Precision, set_products
+from metastep.train.device import set_products
 from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fields import Precision
 from study.bench.cases import SETTINGS, Case, FewShot
 
 OUTER_RATE = 1e-3

@@ -9,7 +9,8 @@ from rich.console import Console
 from metastep.cli.common import UNFINISHED, Data, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
-from metastep.train.device import Device, uses_gpu
+from metastep.train.device import uses_gpu
+from metastep.train.fields import Device
 from study.claims import files, keeping
 from study.claims.claims import Claim
 from study.claims.evidence import Evidence

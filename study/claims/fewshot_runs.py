@@ -10,18 +10,20 @@ from metastep.core.windows import window_lengths
 from metastep.data.catalog import entry_of
 from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
-from metastep.train.device import Device, device_for, set_products
+from metastep.train.device import device_for, set_products
 from metastep.train.errors import RunError
 from metastep.train.fewshot import evaluate as evaluating
 from metastep.train.fewshot import scores
 from metastep.train.fewshot import train as training
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, digest
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.longer import iterations_made
 from metastep.train.fewshot.presets import PRESETS
-from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation
+from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.train import Trained
+from metastep.train.fields import Device
 from metastep.train.run import Run
 from metastep.train.together import Turns
 from study.claims.data_notes import data_root, files_note

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metastep.train.config import from_plain, to_plain
-from metastep.train.device import Device, device_for, environment
+from metastep.train.device import device_for, environment
 from metastep.train.errors import RunError, problem
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.scores import Evaluation
+from metastep.train.fields import Device
 from metastep.train.files import read_file, replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run

@@ -14,7 +14,8 @@ from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import MetastepError, NonFiniteError, how_many
 from metastep.train.asked_for import require_run_of
 from metastep.train.budget import within
-from metastep.train.device import Device, release
+from metastep.train.device import release
+from metastep.train.fields import Device
 from metastep.train.run import Run
 from metastep.train.stop import Stop, stop_on_signals
 from metastep.train.together import Turns, together

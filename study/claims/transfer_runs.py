@@ -11,7 +11,7 @@ from typing import Any
 from metastep.data.labelled import labelled_entry
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
-from metastep.train.device import Device
+from metastep.train.fields import Device
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.together import Turns

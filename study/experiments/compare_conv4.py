@@ -13,7 +13,8 @@ from rich.progress import track
 
 import metastep as ms
 from metastep.data.catalog import load
-from metastep.data.episodes import Episodes, draw
+from metastep.data.draw import draw
+from metastep.data.episodes import Episodes
 from metastep.nets.conv4 import Conv4
 from study import results
 

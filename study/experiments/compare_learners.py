@@ -13,7 +13,8 @@ import torch
 import metastep as ms
 from metastep.core.problems import few_shot
 from metastep.data.catalog import load
-from metastep.data.episodes import Episodes, draw
+from metastep.data.draw import draw
+from metastep.data.episodes import Episodes
 from metastep.train.fewshot.building import build_estimator
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from study import results

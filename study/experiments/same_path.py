@@ -18,7 +18,7 @@ from torch import Tensor
 from metastep.data.images import ImageSet
 from metastep.step.paths import mapped
 from metastep.step.ranks import ALONE
-from metastep.train.device import Precision, prepare_device, uses_gpu
+from metastep.train.device import prepare_device, uses_gpu
 from metastep.train.fewshot.building import build
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
@@ -27,6 +27,7 @@ from metastep.train.fewshot.parts import Parts, prepare
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.fewshot.scores import Evaluation, paired_difference
 from metastep.train.fewshot.stepping import StepByStep, Stepper, stepper
+from metastep.train.fields import Precision
 from metastep.train.stop import Stop
 from study import results
 from study.experiments.settings import configured, data_set, size_here

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from metastep.cli.common import UNFINISHED
-from metastep.nets.conv4 import HeadInit
+from metastep.nets.head_init import HeadInit
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.files import replace_file

@@ -12,18 +12,16 @@ from torch import Tensor
 from metastep.core.random import number, stream
 from metastep.data.augment import (
     ATTEMPTS,
-    AUGMENTATIONS,
     MOMENTS,
     NUMBERS,
-    Augmentation,
     augmented,
-    known_augmentation,
     normalised,
     output_side,
     plain,
     random_numbers,
     scaling,
 )
+from metastep.data.augmentations import AUGMENTATIONS, Augmentation, known_augmentation
 from metastep.errors import MetastepError
 
 every = pytest.mark.parametrize("kind", AUGMENTATIONS)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from metastep.data.augment import AUGMENTATIONS, augmented, plain, random_numbers
+from metastep.data.augment import augmented, plain, random_numbers
+from metastep.data.augmentations import AUGMENTATIONS
 from metastep.data.batches import Batches, draw_epoch
 from metastep.data.images import LabelledSet
 from metastep.errors import MetastepError

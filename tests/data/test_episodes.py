@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from metastep.core.random import MULTIPLIERS, WORD, mix, number, stream
-from metastep.data.episodes import Choice, Episodes, choose, draw, real_counts, streams
+from metastep.data.draw import Choice, choose, draw, real_counts, streams
+from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError
 
 ROTATIONS = ("none", "per_episode", "as_classes")

@@ -7,7 +7,8 @@ import pytest
 
 from metastep.data.errors import DataError
 from metastep.data.files import contents
-from metastep.data.remembering import fingerprint_of, placed, without_place
+from metastep.data.names import without_place
+from metastep.data.remembering import fingerprint_of, placed
 from tests.data.helpers import write_classes
 
 

@@ -21,11 +21,11 @@ from metastep.data.progress import Progress, silent
 from metastep.errors import how_many
 from metastep.train.device import device_for
 from metastep.train.fewshot.building import build, build_dynamics, build_estimator, method_options
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.sampling import Sampler, fitted, read_split
-from metastep.train.fewshot.scores import EVALUATION_SEED
 from metastep.train.fewshot.shipped import find_learner
 
 EXACT = "MAML"

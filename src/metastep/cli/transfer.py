@@ -17,7 +17,7 @@ from metastep.cli.transfer_flags import FLAGS
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.nets.registry import CLASSIFIERS
-from metastep.train.device import Device
+from metastep.train.fields import Device
 from metastep.train.run import Run
 from metastep.train.transfer import evaluate as evaluating
 from metastep.train.transfer import train as training

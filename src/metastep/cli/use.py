@@ -16,19 +16,20 @@ from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.data.pictures import save_picture
 from metastep.errors import MetastepError, how_many
-from metastep.train.device import Device, device_for
+from metastep.train.device import device_for
 from metastep.train.errors import RunError
 from metastep.train.fewshot import classify as classifying
 from metastep.train.fewshot import evaluate as evaluating
 from metastep.train.fewshot import scores
 from metastep.train.fewshot.beginning import begin_again
+from metastep.train.fewshot.choices import EVALUATION_SEED, Ink
 from metastep.train.fewshot.classify import Classified
 from metastep.train.fewshot.evaluate import Request, with_steps
 from metastep.train.fewshot.gallery import RIGHT, WRONG, gallery
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.preparing import Ink
-from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation
+from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.shipped import find_learner
+from metastep.train.fields import Device
 
 Checkpoint = Literal["best", "last", "untrained"]
 

@@ -5,25 +5,16 @@ All shapes are static, and nothing waits for the device.
 """
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from metastep.core.random import WORD, number, stream
+from metastep.data.augmentations import Augmentation
 from metastep.errors import MetastepError
 
-Augmentation = Literal["none", "crop", "crop_noflip", "crop224", "resized_crop"]
-"""none: the picture as it is.
-crop: 4 black pixels around it, a window of its own size anywhere in that, mirrored or not.
-crop_noflip: the same without the mirror, for drawings that a mirror makes another class.
-crop224: of 256x256 pixels a window of 224x224 anywhere, mirrored or not; of other sizes, too, 7/8.
-resized_crop: a window of 8 to 100 % of the area, 3:4 to 4:3, made 224x224 (7/8 again), mirrored or not. It works on
-    the stored picture, which was made square before, and not on one in its own proportions.
-"""
-
-AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 PAD = 4
 ATTEMPTS = 10  # windows drawn until one fits; nine in ten fit, and otherwise the whole picture is taken
 AREA, LOG_RATIO = (0.08, 1.0), (math.log(3 / 4), math.log(4 / 3))
@@ -47,14 +38,6 @@ def scaling(channels: int, device: torch.device | str = "cpu") -> Scaling:
         raise MetastepError(f"pictures with {channels} channels: there must be 1 (grey) or 3 (RGB).")
     mean, std = torch.tensor(MOMENTS[channels], dtype=torch.float64)[:, :, None, None]
     return Scaling((1 / (255 * std)).float().to(device), (-mean / std).float().to(device))
-
-
-def known_augmentation(kind: str) -> Augmentation:
-    """The kind itself, if it is one."""
-    for known in AUGMENTATIONS:
-        if kind == known:
-            return known
-    raise MetastepError(f"augmentation = {kind!r}: choose one of {', '.join(AUGMENTATIONS)}.")
 
 
 def output_side(side: int, kind: Augmentation) -> int:

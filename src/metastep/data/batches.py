@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from metastep.core.random import WORD, number, stream
-from metastep.data.augment import augmented, known_augmentation, plain, random_numbers, scaling
+from metastep.data.augment import augmented, plain, random_numbers, scaling
+from metastep.data.augmentations import known_augmentation
 from metastep.data.images import LabelledSet
 from metastep.errors import MetastepError
 

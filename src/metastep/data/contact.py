@@ -8,7 +8,8 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Resampling
 from torch import Tensor
 
-from metastep.data.episodes import Episodes, choose, draw, real_counts, streams
+from metastep.data.draw import choose, draw, real_counts, streams
+from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError, printable
 from metastep.data.images import ImageSet
 from metastep.data.typeset import font_file

@@ -6,18 +6,12 @@ from metastep.data.catalog import own_folder
 from metastep.data.errors import printable, problem
 from metastep.data.files import contents
 from metastep.data.folder import require_folder
-
-PREFIX = "folder:"
+from metastep.data.names import PREFIX
 
 
 def placed(name: str, root: Path | None) -> str:
     """The name by which the folder is found from everywhere."""
     return f"{PREFIX}{own_folder(name, root).resolve()}"
-
-
-def without_place(name: str) -> str:
-    """folder:/home/me/photos as folder:photos, for others to see; the names of data sets have no place in them."""
-    return PREFIX + Path(name.removeprefix(PREFIX)).name if name.startswith(PREFIX) else name
 
 
 def fingerprint_of(name: str, root: Path | None) -> str:

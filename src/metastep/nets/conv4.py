@@ -1,15 +1,15 @@
 """The four-block convolutional net of few-shot learning."""
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from metastep.errors import MetastepError, require_positive
 from metastep.nets.blocks import strided
+from metastep.nets.head_init import HeadInit
 
-HeadInit = Literal["default", "zero", "normal", "xavier", "kaiming"]
 Layer = nn.Conv2d | nn.Linear
 Fill = Callable[[Tensor], Tensor]  # in place
 

@@ -5,15 +5,16 @@ from pathlib import Path
 
 from metastep.core.windows import window_lengths
 from metastep.data.errors import printable
-from metastep.data.remembering import without_place
+from metastep.data.names import without_place
 from metastep.errors import MetastepError
 from metastep.report.probes import Probed, probe
 from metastep.report.reported import Point, Reported
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import digest
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.longer import iterations_made
-from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation, read_evaluations
+from metastep.train.fewshot.scores import Evaluation, read_evaluations
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 

@@ -14,9 +14,9 @@ from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
 from metastep.data.images import ImageSet
 from metastep.train.fewshot.building import build
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler, read_split
-from metastep.train.fewshot.scores import EVALUATION_SEED
 
 SPLIT = "test"
 TASKS = 16  # whose inner gradients are followed

@@ -4,15 +4,13 @@ import gc
 import os
 import platform
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from metastep.errors import MetastepError
 from metastep.train.commit import commit
+from metastep.train.fields import Device, Precision
 
-Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["float32", "tf32", "bf16", "float64"]
 _PRODUCTS: dict[Precision, str] = {"tf32": "high", "bf16": "medium"}  # PyTorch's words for what products may be made of
 
 

@@ -1,10 +1,16 @@
-"""Fields of a configuration: their help texts, and checks that name the field as it is written."""
+"""Fields of a configuration: types that both jobs share, help texts, and checks that name the field as it is written.
+
+The command line makes flags of these fields, so this module loads no torch.
+"""
 
 from collections.abc import Iterable
 from dataclasses import field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from metastep.errors import MetastepError
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["float32", "tf32", "bf16", "float64"]
 
 T = TypeVar("T")
 

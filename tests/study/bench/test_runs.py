@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from metastep.errors import MetastepError
-from metastep.nets.conv4 import HeadInit
+from metastep.nets.head_init import HeadInit
 from metastep.train.fewshot.sampling import read_images
 from study import results
 from study.claims import fewshot_runs

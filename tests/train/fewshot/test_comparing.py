@@ -13,10 +13,10 @@ from metastep.cli.main import app
 from metastep.core.problems import params_of
 from metastep.core.trees import relative_change
 from metastep.train.fewshot.building import build
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import MethodConfig
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.scores import EVALUATION_SEED
 from tests.train.fewshot.helpers import TINY, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
 

@@ -10,12 +10,13 @@ import torch
 from metastep.errors import MetastepError
 from metastep.report.probes import probe
 from metastep.train.errors import RunError
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, NetConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation, paired_difference, read_evaluations, save
+from metastep.train.fewshot.scores import Evaluation, paired_difference, read_evaluations, save
 from tests.train.fewshot.helpers import SIZE, TINY, stripes
 from tests.train.fewshot.use_helpers import fresh
 

@@ -8,7 +8,7 @@ from metastep.core.problems import params_of
 from metastep.core.tasks import over_tasks
 from metastep.core.trees import Tree, tree_leaves
 from metastep.core.windows import Task
-from metastep.data.episodes import draw
+from metastep.data.draw import draw
 from metastep.train.fewshot.building import build, initial_meta
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner

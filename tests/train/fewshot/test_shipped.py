@@ -7,7 +7,7 @@ from torch.nn.functional import interpolate
 
 from metastep import Learner
 from metastep.data.catalog import load
-from metastep.data.episodes import draw
+from metastep.data.draw import draw
 from metastep.train.fewshot.shipped import shipped
 
 

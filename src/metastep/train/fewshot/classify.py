@@ -23,9 +23,10 @@ from metastep.data.files import entries, exists
 from metastep.data.folder import class_files
 from metastep.data.progress import Progress, counted, silent
 from metastep.errors import NonFiniteError
+from metastep.train.fewshot.choices import Ink
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.preparing import Ink, Prepared, prepare, takes_drawings
+from metastep.train.fewshot.preparing import Prepared, prepare, takes_drawings
 
 
 @dataclass(frozen=True)

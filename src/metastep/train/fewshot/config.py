@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from metastep.core.checks import require_one_each
-from metastep.core.windows import window_lengths
 from metastep.data.episodes import Episodes, Rotations
-from metastep.data.remembering import without_place
+from metastep.data.names import without_place
 from metastep.errors import MetastepError
-from metastep.nets.conv4 import HeadInit
-from metastep.train.device import Device, Precision
-from metastep.train.fields import all_options, refuse_unused, require, told
+from metastep.nets.head_init import HeadInit
+from metastep.train.fields import Device, Precision, all_options, refuse_unused, require, told
 
 MethodName = Literal[
     "maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml", "hf_maml", "es_maml", "ggs_maml", "anil",
@@ -218,6 +215,13 @@ class TrainConfig:
         require(self.data.ways > 1, "data.ways", self.data.ways, "must be at least 2: of one class there is no other")
         # These say at once what is wrong with them.
         _ = self.train_episodes, self.test_episodes
+        self._require_windows()
+
+    def _require_windows(self) -> None:
+        # Only here: the core loads torch, and the command line makes its flags of this class without it.
+        from metastep.core.checks import require_one_each
+        from metastep.core.windows import window_lengths
+
         for steps in (self.inner.steps, self.test_steps):
             window_lengths(steps, self.window)
         if self.method.weights:

@@ -10,11 +10,12 @@ from metastep.data.episodes import Episodes, Rotations
 from metastep.data.images import ImageSet
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import DataConfig, TrainConfig
 from metastep.train.fewshot.judging import Look, judge, judged_after
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler, read_split, remembered
-from metastep.train.fewshot.scores import EVALUATION_SEED, Evaluation, StepScore, mean
+from metastep.train.fewshot.scores import Evaluation, StepScore, mean
 
 
 @dataclass(frozen=True)

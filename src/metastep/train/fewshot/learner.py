@@ -30,8 +30,8 @@ from metastep.train.fewshot.shipped import find_learner
 from metastep.train.run import Run, Which
 
 if TYPE_CHECKING:
+    from metastep.train.fewshot.choices import Ink
     from metastep.train.fewshot.classify import Classified
-    from metastep.train.fewshot.preparing import Ink
 
 KIND = "learner"
 ONE_BY_ONE = 16  # pictures judged apart at a time, each with the support

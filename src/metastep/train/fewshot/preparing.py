@@ -5,7 +5,7 @@ ink on paper is mostly the other way round, and its paper is grey; it is inverte
 """
 
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from metastep.data.files import read_bytes
 from metastep.data.images import Pixels
 from metastep.data.pictures import open_picture, read_picture
 from metastep.errors import MetastepError
+from metastep.train.fewshot.choices import Ink
 from metastep.train.fewshot.config import TrainConfig
 
-Ink = Literal["auto", "dark", "light"]
 Greys = NDArray[np.float32]
 
 DRAWINGS = ("glyphs", "omniglot")

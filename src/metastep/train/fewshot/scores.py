@@ -11,11 +11,11 @@ from torch import Tensor
 
 from metastep.train.config import from_plain, to_plain
 from metastep.train.errors import RunError, problem
+from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.files import explained, read_file, replace_file
 
 FORMAT, VERSION = "metastep evaluation", 1
 FOLDER = "evaluations"
-EVALUATION_SEED = 600  # fixed, so that every method is judged by the same episodes
 
 
 class Mean(NamedTuple):

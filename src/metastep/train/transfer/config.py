@@ -9,11 +9,10 @@ from math import cos, pi
 from pathlib import Path
 from typing import Literal
 
-from metastep.data.augment import Augmentation
-from metastep.data.remembering import without_place
+from metastep.data.augmentations import Augmentation
+from metastep.data.names import without_place
 from metastep.errors import MetastepError
-from metastep.train.device import Device
-from metastep.train.fields import all_options, refuse_unused, require, told
+from metastep.train.fields import Device, all_options, refuse_unused, require, told
 
 MethodName = Literal["transfer", "scratch", "fine_tuning"]
 InnerOptimizer = Literal["sgd", "adam"]

@@ -15,8 +15,8 @@ from metastep.core.trees import Tree, map_tree
 from metastep.data.batches import Batches
 from metastep.data.progress import Progress, silent
 from metastep.train.config import to_plain
-from metastep.train.device import Device
 from metastep.train.errors import CheckpointError
+from metastep.train.fields import Device
 from metastep.train.run import Run, Which
 from metastep.train.transfer.building import choose_device, network
 from metastep.train.transfer.config import TransferConfig, trusted

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from metastep.data.errors import printable
 from metastep.data.labelled import LabelledSplits, is_own, load_labelled
+from metastep.data.names import PREFIX
 from metastep.data.progress import Progress, silent
-from metastep.data.remembering import PREFIX, fingerprint_of, moved, placed, require_remembered
+from metastep.data.remembering import fingerprint_of, moved, placed, require_remembered
 from metastep.errors import MetastepError
 from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.source import OTHER_SOURCE, coloured
