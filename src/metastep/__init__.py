@@ -5,7 +5,6 @@ The public names are imported when they are first used, so that `import metastep
 """
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -37,7 +36,7 @@ _PLACE = {name: f"metastep.{module}" for module, names in _PUBLIC.items() for na
 __all__ = sorted(_PLACE)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PLACE:
         raise AttributeError(f"module 'metastep' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_PLACE[name]), name)

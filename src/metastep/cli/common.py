@@ -1,4 +1,4 @@
-"""What all commands share: where the data are, a bar while they wait, one line for what cannot work or was stopped."""
+"""What all commands share: where the data are, a bar while they wait, tables, one line for what cannot work."""
 
 import shlex
 from collections.abc import Iterator
@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
+from rich.table import Table
 
+from metastep.cli.interrupts import raise_at_ctrl_c
 from metastep.data.errors import printable
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
@@ -28,9 +30,13 @@ def quoted(path: Path) -> str:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What cannot work ends with one line and exit status 2; what is stopped, with one and 130."""
+    """End with one line: with exit status 2 if something cannot work, with 130 after Ctrl-C.
+
+    A command imports what is slow to import before it enters this block: until then Ctrl-C ends the process quietly.
+    """
     try:
-        yield
+        with raise_at_ctrl_c():
+            yield
     except MetastepError as error:
         typer.echo(f"metastep: {error}", err=True)
         raise typer.Exit(2) from None
@@ -56,3 +62,10 @@ def progress_bar(doing: str) -> Iterator[Progress]:
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(doing.replace("[", r"\["), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def plain_table(*headings: str, title: str = "") -> Table:
+    table = Table(title=title or None, title_justify="left", header_style="bold", border_style="dim")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

@@ -1,25 +1,11 @@
 """`metastep demo`: the main job from beginning to end, on data that comes with metastep."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from metastep.cli.common import progress_bar, refusals, unless_stopped
-from metastep.cli.use import Checkpoint, open_learner
-from metastep.errors import how_many
-from metastep.train.asked_for import require_run_of
-from metastep.train.fewshot import scores
-from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.presets import PRESETS
-from metastep.train.fewshot.scores import Evaluation
-from metastep.train.fewshot.train import resume, train
-from metastep.train.run import Run
-
-LEARNERS = {"Multi-step(4)": "glyphs-5w1s-multistep4", "first order": "glyphs-5w1s-fomaml"}
+from metastep.cli.common import refusals
 
 
 def demo(
@@ -28,50 +14,7 @@ def demo(
     episodes: Annotated[int, typer.Option(min=2, help="Episodes to judge each learner by.")] = 600,
 ) -> None:
     """Meta-train two few-shot learners on glyphs, judge them beside an untrained one, and write a report."""
-    from metastep.report.write import write_report  # only here: matplotlib takes a second to import
+    from metastep.cli.train_demo import compare_learners
 
-    console = Console()
     with refusals():
-        runs = {name: out / preset for name, preset in LEARNERS.items()}
-        for name, folder in runs.items():
-            console.print(
-                f"[bold]{name}[/]: {how_many(iterations, 'iteration')} of meta-training, 5-way 1-shot, on train scripts"
-            )
-            _train(folder, LEARNERS[name], iterations)
-        results = {"untrained": _judge(runs["Multi-step(4)"], "untrained", episodes)}
-        results |= {name: _judge(folder, "best", episodes) for name, folder in runs.items()}
-        console.print(_table(results, episodes))
-        with progress_bar("writing the report") as progress:
-            write_report(list(runs.values()), out / "report.html", 2, None, None, progress)
-    page = (out / "report.html").resolve().as_uri()
-    console.print(f"The report, with curves, episodes and costs: [bold]{page}[/]", soft_wrap=True)
-
-
-def _train(folder: Path, preset: str, iterations: int) -> None:
-    """A run that is there already goes on, or is done: the demo can be called again, for the same"""
-    config = PRESETS[preset]
-    outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
-    config = replace(config, outer=outer, validation=validation)
-    with unless_stopped():
-        if Run.is_there(folder):
-            require_run_of(config, folder, "--out")
-            resume(folder)
-        else:
-            train(config, folder, reading=progress_bar("drawing glyphs"))
-
-
-def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:
-    learner = open_learner(folder, checkpoint, None, "auto")
-    with progress_bar(f"{episodes} episodes of test scripts") as progress:
-        result = evaluate(learner, Request(episodes=episodes), None, progress)
-    scores.save(folder, result)
-    return result
-
-
-def _table(results: dict[str, Evaluation], episodes: int) -> Table:
-    table = Table(title=f"5-way 1-shot on scripts never seen in training, the same {episodes} episodes for each")
-    for heading in ("learner", "accuracy", "95 % interval"):
-        table.add_column(heading, justify="left" if heading == "learner" else "right")
-    for name, result in results.items():
-        table.add_row(name, f"{result.accuracy:.1f} %", f"± {result.interval:.1f}")
-    return table
+        compare_learners(out, iterations, episodes)

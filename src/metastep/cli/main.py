@@ -6,15 +6,12 @@ from typing import Annotated
 import typer
 
 from metastep import __version__
-
-from metastep.cli import quiet  # isort: skip - before torch
 from metastep.cli.compare import compare_methods
 from metastep.cli.data import app as data
 from metastep.cli.demo import demo
 from metastep.cli.train import presets, train
 from metastep.cli.transfer import app as transfer
 from metastep.cli.use import classify, evaluate, report
-from metastep.step.ranks import run_rank
 
 app = typer.Typer(
     name="metastep",
@@ -45,8 +42,3 @@ def metastep(
     ] = False,
 ) -> None:
     """Gradient-based meta-learning made cheap."""
-
-
-def main() -> None:
-    quiet.end()
-    run_rank(app)

@@ -38,9 +38,9 @@ def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
 
 
 def presets_command(
-    presets: Mapping[str, Config], lines: Callable[[Config], tuple[str, ...]], lister: str
+    presets: Callable[[], Mapping[str, Config]], lines: Callable[[Config], tuple[str, ...]], lister: str
 ) -> Callable[..., None]:
-    """lines: about each; lister: what the command is called"""
+    """presets: imports and returns them; lines: about each; lister: what the command is called"""
 
     def command(
         name: Annotated[
@@ -48,11 +48,12 @@ def presets_command(
         ] = None,
     ) -> None:
         """List the presets, or show one as it is saved with a run."""
+        known = presets()
         with refusals():
             if name is None:
-                Console().print(preset_table(presets, lines))
+                Console().print(preset_table(known, lines))
             else:
-                typer.echo(json.dumps(to_plain(preset_named(name, presets, lister)), indent=2))
+                typer.echo(json.dumps(to_plain(preset_named(name, known, lister)), indent=2))
 
     return command
 

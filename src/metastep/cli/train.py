@@ -1,7 +1,8 @@
 """`metastep train` and `metastep presets`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,14 +12,11 @@ from metastep.cli.presets import Out, begun_with, default_folder, preset_named, 
 from metastep.cli.train_flags import FLAGS, with_flags
 from metastep.data.errors import printable
 from metastep.errors import how_many
-from metastep.step.ranks import Ranks, started_ranks
-from metastep.train.device import uses_gpu
-from metastep.train.fewshot import train as training
-from metastep.train.fewshot.beginning import as_trained
 from metastep.train.fewshot.config import TrainConfig
-from metastep.train.fewshot.longer import iterations_made
-from metastep.train.fewshot.presets import PRESETS
-from metastep.train.run import Run
+
+if TYPE_CHECKING:
+    from metastep.step.ranks import Ranks
+    from metastep.train.fewshot.train import Trained
 
 DEFAULT = "glyphs-5w1s-multistep4"
 
@@ -46,6 +44,10 @@ def train(
     **options: Any,
 ) -> None:
     """Meta-train a few-shot learner. With torchrun, the tasks of an iteration are shared among its processes."""
+    from metastep.step.ranks import started_ranks
+    from metastep.train.device import uses_gpu
+    from metastep.train.fewshot import train as training
+
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
@@ -61,6 +63,8 @@ def train(
 
 def begun_from(preset: str | None, given: dict[str, Any]) -> tuple[str, TrainConfig]:
     """A preset, or else what the learner was trained with that is to be the start; and what to call it"""
+    from metastep.train.fewshot.beginning import as_trained
+
     start = given.get("start")
     if preset is None and start:
         return f"from-{Path(start).stem}", as_trained(start, given.get("net"))
@@ -68,6 +72,12 @@ def begun_from(preset: str | None, given: dict[str, Any]) -> tuple[str, TrainCon
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
+    from metastep.step.ranks import started_ranks
+    from metastep.train.device import uses_gpu
+    from metastep.train.fewshot import train as training
+    from metastep.train.fewshot.longer import iterations_made
+    from metastep.train.run import Run
+
     net, iterations, dataset = (given.pop(name, None) for name in ("net", "iterations", "dataset"))
     require_none(given)
     run = Run.open(folder)
@@ -80,14 +90,14 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
             _report(trained, run.config(TrainConfig), folder, ranks)
 
 
-def _say_complete(iterations: int, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
+def _say_complete(iterations: int, config: TrainConfig, folder: Path, ranks: "Ranks") -> None:
     if ranks.is_first:
         more = f" For more: metastep train --resume {quoted(folder)} --iterations {2 * iterations}"
         more = more if config.outer.schedule == "constant" else ""
         typer.echo(f"All {iterations:,} iterations were made before.{more}")
 
 
-def _report(trained: training.Trained, config: TrainConfig, folder: Path, ranks: Ranks) -> None:
+def _report(trained: "Trained", config: TrainConfig, folder: Path, ranks: "Ranks") -> None:
     if not ranks.is_first:
         return
     done = f"{how_many(trained.iterations, 'iteration')} in {trained.seconds:.0f} s"
@@ -108,9 +118,16 @@ def _summary(config: TrainConfig) -> tuple[str, str]:
     )
 
 
+def known_presets() -> Mapping[str, TrainConfig]:
+    """Return all presets. The core checks them when they are imported, and loads torch."""
+    from metastep.train.fewshot.presets import PRESETS
+
+    return PRESETS
+
+
 def preset_of(name: str) -> TrainConfig:
-    return preset_named(name, PRESETS, "metastep presets")
+    return preset_named(name, known_presets(), "metastep presets")
 
 
-presets = presets_command(PRESETS, _summary, "metastep presets")
+presets = presets_command(known_presets, _summary, "metastep presets")
 FLAGS.attach(train)

@@ -1,7 +1,7 @@
 """`metastep transfer`: the embedded comparison, and with a word after it, runs of one's own."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,19 +12,16 @@ from metastep.cli.bars import Bar, add_bars
 from metastep.cli.common import UNFINISHED, Data, progress_bar, quoted, refusals
 from metastep.cli.flags import require_none
 from metastep.cli.presets import Out, PresetName, Resume, begun_with, default_folder, preset_named, presets_command
-from metastep.cli.transfer_demo import compare_methods
 from metastep.cli.transfer_flags import FLAGS
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
-from metastep.nets.registry import CLASSIFIERS
 from metastep.train.fields import Device
-from metastep.train.run import Run
-from metastep.train.transfer import evaluate as evaluating
-from metastep.train.transfer import train as training
 from metastep.train.transfer.config import TransferConfig
-from metastep.train.transfer.epoch import StoppedBefore, Trained
 from metastep.train.transfer.presets import PRESETS
-from metastep.train.transfer.source import source_run
+
+if TYPE_CHECKING:
+    from metastep.train.transfer.epoch import Trained
+    from metastep.train.transfer.evaluate import Evaluation
 
 DEFAULT = "digits-sgd-multistep"
 
@@ -50,6 +47,8 @@ def transfer(
     estimation. The data come with metastep; a few minutes on two cores. Called again, it goes on where it stopped.
     """
     if context.invoked_subcommand is None:
+        from metastep.cli.transfer_demo import compare_methods
+
         with refusals():
             compare_methods(out, epochs, seed, source_epochs)
 
@@ -63,6 +62,8 @@ def run(
     **options: Any,
 ) -> None:
     """Train a target net: with what and where to transfer learned, from scratch, or by fine-tuning."""
+    from metastep.train.transfer import train as training
+
     given = {name: value for name, value in options.items() if value is not None}
     with refusals():
         if resume is not None:
@@ -80,6 +81,9 @@ def run(
 
 def with_net_of_source(given: dict[str, Any]) -> dict[str, Any]:
     """An earlier run that is to be the source says which net it trained; one of a user's own has to be named again"""
+    from metastep.nets.registry import CLASSIFIERS
+    from metastep.train.run import Run
+
     weights = given.get("source_weights")
     if weights is None or "source_net" in given or not Run.is_there(folder := Path(weights).expanduser()):
         return given
@@ -99,6 +103,9 @@ def require_own_source(preset: str, usual: TransferConfig, config: TransferConfi
 
 
 def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
+    from metastep.train.run import Run
+    from metastep.train.transfer import train as training
+
     again = {name: given.pop(name, None) for name in ("source_net", "target_net", "source_data", "target_data")}
     require_none(given)
     config = Run.open(folder).config(TransferConfig)
@@ -107,7 +114,7 @@ def _resume(folder: Path, data: Path | None, given: dict[str, Any]) -> None:
     _report(trained, config, folder)
 
 
-def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
+def _report(trained: "Trained", config: TransferConfig, folder: Path) -> None:
     done = _done(trained, config)
     best = ""
     if trained.best is not None and trained.test is not None:
@@ -120,7 +127,10 @@ def _report(trained: Trained, config: TransferConfig, folder: Path) -> None:
     typer.echo(f"{done}{best}. See it with: metastep report {quoted(folder)}")
 
 
-def _done(trained: Trained, config: TransferConfig) -> str:
+def _done(trained: "Trained", config: TransferConfig) -> str:
+    from metastep.train.transfer.epoch import StoppedBefore
+    from metastep.train.transfer.source import source_run
+
     if isinstance(trained, StoppedBefore):
         first, epochs = trained.source, source_run(config).epochs
         return f"{first.epoch} of {epochs} epochs of the source in {first.seconds:.0f} s, before the target's turn"
@@ -142,13 +152,15 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
 ) -> None:
     """Measure accuracy, as a whole and for each class, by running statistics."""
+    from metastep.train.transfer import evaluate as evaluating
+
     with refusals():
         with progress_bar("reading pictures") as progress:
             result = evaluating.evaluate(run, split, checkpoint, data, target_net, progress, device, target_data)
         typer.echo(evaluating.to_json(result)) if as_json else _print_evaluation(result)
 
 
-def _print_evaluation(result: evaluating.Evaluation) -> None:
+def _print_evaluation(result: "Evaluation") -> None:
     console = Console()
     headline = Text(f"{result.accuracy:.2f} %", "bold green")
     where = f"{result.pictures:,} {result.split} pictures of {printable(result.dataset)}"
@@ -181,7 +193,7 @@ def preset_of(name: str) -> TransferConfig:
     return preset_named(name, PRESETS, "metastep transfer presets")
 
 
-presets = presets_command(PRESETS, _summary, "metastep transfer presets")
+presets = presets_command(lambda: PRESETS, _summary, "metastep transfer presets")
 FLAGS.attach(run)
 for command in (run, evaluate):
     app.command()(command)

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from metastep.cli.common import progress_bar, unless_stopped
 from metastep.errors import how_many
+from metastep.report.transfer import write_transfer_report
+from metastep.report.weights import save_weights_picture
 from metastep.train.asked_for import require_run_of
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
@@ -81,9 +83,6 @@ def comparison_table(results: dict[str, Trained], configs: dict[str, TransferCon
 
 
 def write_pages(out: Path, console: Console) -> None:
-    from metastep.report.transfer import write_transfer_report  # only here: matplotlib takes a second to import
-    from metastep.report.weights import save_weights_picture
-
     folders = {name: out / folder_name(name) for name in METHODS}
     rows = [(name, read_metrics(Run(folder).metrics_path)) for name, folder in folders.items()]
     save_weights_picture(rows, out / "weights.png")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -14,22 +14,16 @@ from metastep.cli.bars import Bar, add_bars
 from metastep.cli.common import Data, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
-from metastep.data.pictures import save_picture
 from metastep.errors import MetastepError, how_many
-from metastep.train.device import device_for
 from metastep.train.errors import RunError
-from metastep.train.fewshot import classify as classifying
-from metastep.train.fewshot import evaluate as evaluating
-from metastep.train.fewshot import scores
-from metastep.train.fewshot.beginning import begin_again
 from metastep.train.fewshot.choices import EVALUATION_SEED, Ink
-from metastep.train.fewshot.classify import Classified
-from metastep.train.fewshot.evaluate import Request, with_steps
-from metastep.train.fewshot.gallery import RIGHT, WRONG, gallery
-from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.shipped import find_learner
 from metastep.train.fields import Device
+
+if TYPE_CHECKING:
+    from metastep.train.fewshot.classify import Classified
+    from metastep.train.fewshot.learner import Learner
+    from metastep.train.fewshot.scores import Evaluation
 
 Checkpoint = Literal["best", "last", "untrained"]
 
@@ -74,8 +68,11 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
+    from metastep.train.fewshot import evaluate as evaluating
+    from metastep.train.fewshot import scores
+
     with refusals():
-        request = Request(
+        request = evaluating.Request(
             ways, shots, queries, rotations, parsed_steps(steps), exact_steps, dataset, split, episodes, seed,
             one_by_one,
         )  # fmt: skip
@@ -91,8 +88,10 @@ def evaluate(
             Console().print(Text(f"saved as {printable(saved)}", "dim"), soft_wrap=True)
 
 
-def kept(path: Path, result: Evaluation) -> tuple[Path | None, RunError | None]:
+def kept(path: Path, result: "Evaluation") -> tuple[Path | None, RunError | None]:
     """Where, if it is of a run; a folder that cannot be written takes nothing away from what was found"""
+    from metastep.train.fewshot import scores
+
     try:
         return (scores.save(path, result) if path.is_dir() else None), None
     except RunError as error:
@@ -120,6 +119,11 @@ def classify(
     device: DeviceChoice = "auto",
 ) -> None:
     """Adapt to classes of your own, a few pictures of each, and name other pictures."""
+    from metastep.data.pictures import save_picture
+    from metastep.train.fewshot import classify as classifying
+    from metastep.train.fewshot.evaluate import with_steps
+    from metastep.train.fewshot.gallery import gallery
+
     with refusals():
         if as_csv and as_json:
             raise MetastepError("--csv and --json: only one of them can be printed. Leave one out.")
@@ -146,7 +150,7 @@ def report(
     data: Data = None,
 ) -> None:
     """Write one HTML page, which needs nothing else, about one run or several side by side."""
-    from metastep.report.write import write_report  # only here: matplotlib takes a second to import
+    from metastep.report.write import write_report
 
     with refusals():
         with progress_bar("writing the report") as progress:
@@ -156,7 +160,11 @@ def report(
             typer.echo(f"Episodes, inner gradients and costs are not in it. {reason}")
 
 
-def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: Device) -> Learner:
+def open_learner(path: Path, checkpoint: Checkpoint, net: str | None, device: Device) -> "Learner":
+    from metastep.train.device import device_for
+    from metastep.train.fewshot.beginning import begin_again
+    from metastep.train.fewshot.learner import Learner
+
     learner = Learner.load(path, "last" if checkpoint == "last" else "best", net)
     if checkpoint == "untrained":
         learner = replace(Learner.fresh(learner.config), checkpoint=checkpoint)
@@ -175,7 +183,7 @@ def parsed_steps(text: str | None) -> int | tuple[int, ...] | None:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def print_evaluation(result: Evaluation) -> None:
+def print_evaluation(result: "Evaluation") -> None:
     console = Console()
     headline = Text(f"{result.accuracy:.2f} ± {result.interval:.2f} %", "bold green")
     setting = f"{result.ways}-way {result.shots}-shot, {result.queries} queries of each class"
@@ -191,11 +199,11 @@ def print_evaluation(result: Evaluation) -> None:
     console.print(step_table(result))
 
 
-def weights_of(result: Evaluation) -> str:
+def weights_of(result: "Evaluation") -> str:
     return f"{result.checkpoint} checkpoint" if result.checkpoint in ("best", "last") else result.checkpoint
 
 
-def step_table(result: Evaluation) -> Table:
+def step_table(result: "Evaluation") -> Table:
     table = Table(header_style="bold", border_style="dim")
     for heading in ("steps", "accuracy", "95 %"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -206,7 +214,9 @@ def step_table(result: Evaluation) -> Table:
     return table
 
 
-def print_classified(result: Classified, ink: Ink) -> None:
+def print_classified(result: "Classified", ink: Ink) -> None:
+    from metastep.train.fewshot.gallery import RIGHT, WRONG
+
     console = Console()
     table = Table(header_style="bold", border_style="dim")
     for heading in ("picture", "prediction"):
@@ -224,7 +234,7 @@ def print_classified(result: Classified, ink: Ink) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def remarks(result: Classified, ink: Ink) -> Iterator[str]:
+def remarks(result: "Classified", ink: Ink) -> Iterator[str]:
     """What is said below the table"""
     if result.accuracy is not None:
         right = sum(prediction.name == prediction.truth for prediction in result.judged)

@@ -99,13 +99,10 @@ def started_ranks(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks
 
 
 def run_rank(main: Callable[[], Any]) -> None:
-    """main(), for the process of a rank: then it ends at once, with main's status.
+    """Run main() in the process of a rank, then end the process at once with main's status.
 
     In Python's shutdown gloo's threads now and then abort a rank that is through: torchrun would call that a failure.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        main()
-        return
     status = 0
     try:
         main()

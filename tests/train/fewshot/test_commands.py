@@ -6,6 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 from metastep.cli import train as commands
+from metastep.train.fewshot import train as training
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.train import Trained
 from metastep.train.run import Run
@@ -39,7 +40,7 @@ def test_train_and_resume() -> None:
 
 def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = []
-    monkeypatch.setattr(commands.training, "train", lambda config, folder, *others: folders.append(folder) or Trained())
+    monkeypatch.setattr(training, "train", lambda config, folder, *others: folders.append(folder) or Trained())
     for flags in ((), ("--dataset", "folder:photos"), ("--dataset", "folder:photos", "--out", "there")):
         cli.invoke(app, ["train", "--preset", "tiny", *flags])
     assert folders == [Path("runs/tiny"), Path("runs/photos-multi_step"), Path("there")]

@@ -8,12 +8,12 @@ import torch
 from typer.testing import CliRunner
 
 import metastep as ms
-from metastep.cli.compare import compared, methods_of
 from metastep.cli.main import app
 from metastep.core.problems import params_of
 from metastep.core.trees import relative_change
 from metastep.train.fewshot.building import build
 from metastep.train.fewshot.choices import EVALUATION_SEED
+from metastep.train.fewshot.comparing import compared, methods_of
 from metastep.train.fewshot.config import MethodConfig
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.sampling import Sampler

@@ -1,0 +1,87 @@
+"""Say what is wrong with a folder of pictures, and what it could serve."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from metastep.cli.common import plain_table, progress_bar
+from metastep.data.catalog import FOLDER, resolve
+from metastep.data.check import Finding, check_folder
+from metastep.data.episodes import Episodes
+from metastep.data.errors import printable
+from metastep.data.for_transfer import in_words, outlook
+from metastep.data.images import LabelledSplits
+from metastep.data.own import has_parts
+from metastep.data.serving import Served, possible, served_by
+from metastep.data.splits import PARTS
+from metastep.errors import how_many
+
+
+def check_for_transfer(folder: Path, size: int, batch: int) -> None:
+    with progress_bar(f"checking {printable(folder)}") as progress:
+        findings = check_folder(folder, progress=progress)
+        seen = outlook(folder, findings)
+    _print_findings(findings, folder)
+    if not isinstance(seen, str):
+        _print_splits(seen.splits, "without what was found" if findings else "")
+        typer.echo("\n".join(in_words(seen, size, batch)))
+    elif seen not in {finding.message for finding in findings}:
+        typer.echo(seen)
+    if findings or isinstance(seen, str):
+        raise typer.Exit(1)
+    parts = "; its own train/ and test/ share their classes, and serve no episodes" if has_parts(folder) else ""
+    typer.echo(f"{printable(folder)}: all is well for transfer{parts}")
+
+
+def check_for_episodes(name: str, data: Path | None, episodes: Episodes) -> None:
+    entry, folder = resolve(name, data)
+    with progress_bar(f"checking {printable(name)}") as progress:
+        findings = check_folder(folder, progress=progress) if entry is FOLDER else []
+        served = served_by(name, data, episodes, findings, progress)
+    _print_findings(findings, folder)
+    queries = how_many(episodes.queries, "query", "queries")
+    _print_served(served, f"{episodes.ways}-way {episodes.shots}-shot with {queries}?")
+    short = any(each.shortage for each in served)
+    if short:
+        typer.echo(possible(served, episodes))
+    if short and entry is FOLDER:
+        typer.echo("For transfer, which trains on all classes, and needs two of them, ask with --transfer.")
+    if findings or short:
+        raise typer.Exit(1)
+    typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well")
+
+
+def _print_findings(findings: list[Finding], folder: Path) -> None:
+    if not findings:
+        return
+    table = plain_table("problem", "where", "what to do")
+    for finding in findings:
+        where = printable(finding.path.relative_to(folder))
+        table.add_row(Text(finding.kind, "bold"), Text(where), Text(finding.reason))
+    console = Console()
+    console.print(table)
+    console.print(Text(f"{how_many(len(findings), 'finding')} in {printable(folder)}"))
+
+
+def _print_served(served: list[Served], question: str) -> None:
+    table = plain_table("split", "classes", "pictures of each", question)
+    for split, sizes, shortage in served:
+        pictures = " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
+        answer = Text(printable(shortage), "yellow") if shortage else Text("yes", "green")
+        table.add_row(split, f"{len(sizes):,}", pictures, answer)
+    Console().print(table)
+
+
+def _print_splits(splits: LabelledSplits, title: str) -> None:
+    """How many pictures of each class are for what."""
+    table = plain_table("class", title=title)
+    for part in PARTS:
+        table.add_column(part, justify="right")
+    numbers = [part.sizes for part in (splits.train, splits.val, splits.test)]
+    for name, *row in zip(splits.train.names, *numbers, strict=True):
+        table.add_row(Text(printable(name)), *(f"{number:,}" for number in row))
+    table.add_section()
+    table.add_row("all", *(f"{sum(column):,}" for column in numbers))
+    Console().print(table)
