@@ -5,7 +5,6 @@
 
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,19 +32,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FEW_SHOT_PRESETS = ("glyphs-5w1s-multistep4", "glyphs-5w1s-fomaml", "glyphs-5w1s-reptile")
 TRANSFER_PRESET = "digits-sgd-multistep"
 EMBEDDED = ("glyphs", "digits")
-HELP = (
-    "",
-    "train",
-    "evaluate",
-    "classify",
-    "compare",
-    "report",
-    "presets",
-    "demo",
-    "transfer run",
-    "data",
-    "data check",
-)
 
 Sketch = dict[str, list[float]]
 
@@ -163,19 +149,6 @@ def verdicts() -> dict[str, str]:
 def table_digests() -> dict[str, str]:
     """Of every table that is made from results."""
     return {name: sha256("\n".join(make(name)).encode()).hexdigest() for name, make in TABLES.items()}
-
-
-def modules_loaded_by_help(command: str) -> list[str]:
-    """Top-level packages that `metastep COMMAND --help` imports."""
-    code = (
-        "import atexit, sys\n"
-        f"sys.argv = ['metastep', *{command.split()!r}, '--help']\n"
-        "atexit.register(lambda: print('\\nLOADED', *sorted({name.partition('.')[0] for name in sys.modules})))\n"
-        "from metastep.cli import main\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.rpartition("LOADED")[2].split()
 
 
 def everything(root: Path | None) -> dict[str, Any]:

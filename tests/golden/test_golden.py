@@ -1,19 +1,25 @@
-"""Nothing that a reader can see may change by accident: parameters, answers, arrays, verdicts, tables.
+"""Nothing that a reader can see may change by accident: parameters, answers, arrays, verdicts, tables, what help loads.
 
 The values in expected.json were measured at commit f8a7508. They stay as they are; `measured.py` follows the API.
 """
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.helpers import loaded_by_help
 from tests.golden import measured
 
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
 CLOSE = 1e-9  # relative to the norm of a tensor
+LOADED_BY_HELP = {  # typer, and what its versions need
+    "typer", "rich", "click", "shellingham", "typing_extensions", "annotated_doc", "pygments", "markdown_it", "mdurl",
+    "pydantic", "pydantic_core", "annotated_types", "typing_inspection",
+}  # fmt: skip
 
 
 def assert_alike(found: measured.Sketch, expected: measured.Sketch) -> None:
@@ -61,3 +67,10 @@ def test_verdicts() -> None:
 
 def test_tables() -> None:
     assert measured.table_digests() == EXPECTED["tables"]
+
+
+def test_packages_loaded_by_help() -> None:
+    loaded = set().union(*loaded_by_help().values())
+    assert {"metastep", "typer"} <= loaded
+    others = {name for name in loaded - sys.stdlib_module_names if not name.startswith("_sysconfigdata")}
+    assert others - {"metastep"} <= LOADED_BY_HELP

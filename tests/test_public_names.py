@@ -1,0 +1,38 @@
+"""The public names are imported when they are first used, and two files list them alike."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import metastep
+
+CODE = "import json, sys, metastep; print(json.dumps(list(sys.modules)))"
+
+
+def test_importing_metastep_loads_next_to_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout)
+    assert "torch" not in loaded
+    assert len([name for name in loaded if name.split(".")[0] == "metastep"]) <= 5
+
+
+def typed() -> dict[str, str]:
+    """The names in the file for type checkers, and the modules that it takes them from"""
+    content = ast.parse(Path(metastep.__file__).with_suffix(".pyi").read_text())
+    imports = [node for node in content.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or "": f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+
+
+def test_both_lists_have_the_same_names() -> None:
+    assert typed() == {name: f"{module}.{name}" for name, module in metastep._PLACE.items()}
+    assert sorted(typed()) == metastep.__all__
+
+
+@pytest.mark.parametrize("name", metastep.__all__)
+def test_a_public_name_is_there(name: str) -> None:
+    assert getattr(metastep, name) is not None
+    assert name in dir(metastep)
