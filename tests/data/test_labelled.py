@@ -148,7 +148,6 @@ def test_impossible_sizes_are_refused() -> None:
         load_labelled("digits", size=0)
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_glyphs_are_split_by_drawing() -> None:
     splits = load_labelled("glyphs")
     check_parts(splits)
@@ -158,7 +157,6 @@ def test_glyphs_are_split_by_drawing() -> None:
     assert not contents(splits.train) & contents(splits.test)
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_other_scripts_can_be_had() -> None:
     assert len(load_labelled("glyphs:all").train.names) == 1331
     greek = load_labelled("glyphs:Greek,Old Italic", size=32)

@@ -109,7 +109,7 @@ def _official(official: Official, request: Request) -> LabelledSplits:
 
 def _characters(request: Request) -> LabelledSplits:
     scripts = [script for script in request.name.partition(":")[2].split(",") if script]
-    return load_characters(scripts, request.size, request.progress)
+    return load_characters(scripts, request.size)
 
 
 def _own(request: Request) -> LabelledSplits:
