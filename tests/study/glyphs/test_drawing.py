@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from metastep.data.cache import Arrays
-from metastep.data.drawing import HAND, MIN_DISTANCE, choose_classes, draw_glyphs
 from metastep.data.files import read_pack
 from metastep.data.glyphs import FILE
-from metastep.data.handwriting import draw
-from metastep.data.strokes import thicken, thin
-from metastep.data.typeset import distinct, fingerprints, legible
+from study.glyphs.drawing import HAND, MIN_DISTANCE, choose_classes, draw_glyphs
+from study.glyphs.handwriting import draw
+from study.glyphs.strokes import thicken, thin
+from study.glyphs.typeset import distinct, fingerprints, legible
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_drawings_depend_on_nothing_but_the_code_point(kept: Arrays) -> None:
 def test_drawing_all_gives_the_arrays_that_are_kept(
     kept: Arrays, classes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metastep.data.drawing.choose_classes", lambda: classes[-40:])  # more than one batch
+    monkeypatch.setattr("study.glyphs.drawing.choose_classes", lambda: classes[-40:])  # more than one batch
     for name, array in draw_glyphs().items():
         assert array.dtype == kept[name].dtype
         assert np.array_equal(array, kept[name][-40:])

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from metastep.data.cache import Arrays
-from metastep.data.handwriting import Hand, draw
 from metastep.data.scripts import SCRIPTS
-from metastep.data.typeset import candidates, distinct, fingerprints, legible
+from study.glyphs.handwriting import Hand, draw
+from study.glyphs.typeset import candidates, distinct, fingerprints, legible
 
 HAND = Hand()
 MIN_DISTANCE = 0.55  # between the fingerprints of any two classes; below about 0.5 one sees them as the same
