@@ -1,4 +1,4 @@
-"""All glyphs drawn from the fonts that matplotlib ships: which characters, and what their drawings look like."""
+"""All glyphs, drawn from the fonts that matplotlib ships."""
 
 import numpy as np
 import torch
@@ -6,6 +6,7 @@ import torch
 from metastep.data.cache import Arrays
 from metastep.data.scripts import SCRIPTS
 from study.glyphs.handwriting import Hand, draw
+from study.glyphs.ranges import RANGES
 from study.glyphs.typeset import candidates, distinct, fingerprints, legible
 
 HAND = Hand()
@@ -14,17 +15,17 @@ BATCH = 32  # classes drawn at a time
 
 
 def choose_classes() -> list[tuple[int, int]]:
-    """(index of the script, code point) of the characters that look different from all before them."""
-    owner = {point: index for index, script in enumerate(SCRIPTS) for point in candidates(script)}
+    """Return (index of the script, code point) of the characters that look different from all before them."""
+    owner = {point: index for index, script in enumerate(SCRIPTS) for point in candidates(RANGES[script.name])}
     points, pictures = legible(list(owner))
     kept = distinct(fingerprints(pictures), MIN_DISTANCE)
     return [(owner[points[index]], points[index]) for index in kept]
 
 
 def draw_glyphs() -> Arrays:
-    """All classes of all splits, in the order of the scripts and of their code points.
+    """Draw the classes of all splits, in the order of the scripts and of their code points.
 
-    `images` as in an ImageSet; for each class its code point in `points`, its index into SCRIPTS in `scripts`.
+    `images` are as in an ImageSet. For each class, `points` has its code point and `scripts` its index into SCRIPTS.
     """
     scripts, points = zip(*choose_classes(), strict=True)
     batches = [draw(points[start : start + BATCH], HAND) for start in range(0, len(points), BATCH)]

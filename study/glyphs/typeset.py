@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from metastep.data.contact import font_file
-from metastep.data.scripts import Script
+from study.glyphs.ranges import Ranges
 from study.glyphs.strokes import thicken, thin
 
 FACES = (
@@ -49,14 +49,14 @@ class Prints(NamedTuple):
     """bool (characters, faces): whether the face has the character, in the form that the first face has."""
 
 
-def candidates(script: Script) -> list[int]:
-    """Code points of a script that two faces can draw and that are characters of their own.
+def candidates(ranges: Ranges) -> list[int]:
+    """Return the code points of a script that two faces can draw and that are characters of their own.
 
     Letters, numbers and symbols are; not so accents, punctuation and tone marks, nor letters that Unicode
     takes apart into a base letter and an accent.
     """
     drawable = _charset(FACES[0]) & _charset(FACES[1])
-    points = (point for first, last in script.ranges for point in range(first, last + 1))
+    points = (point for first, last in ranges for point in range(first, last + 1))
     return [point for point in points if point in drawable and _stands_alone(chr(point))]
 
 

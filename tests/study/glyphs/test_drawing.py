@@ -7,8 +7,11 @@ import torch
 from metastep.data.cache import Arrays
 from metastep.data.files import read_pack
 from metastep.data.glyphs import FILE
+from metastep.data.scripts import SCRIPTS
+from study.experiments.make_glyphs import differing
 from study.glyphs.drawing import HAND, MIN_DISTANCE, choose_classes, draw_glyphs
 from study.glyphs.handwriting import draw
+from study.glyphs.ranges import RANGES
 from study.glyphs.strokes import thicken, thin
 from study.glyphs.typeset import distinct, fingerprints, legible
 
@@ -67,3 +70,14 @@ def test_thickening_adds_a_pixel_on_each_side() -> None:
     dot = torch.zeros(5, 5, dtype=torch.bool)
     dot[2, 2] = True
     assert thicken(dot).sum().item() == 5
+
+
+def test_every_script_has_its_code_points() -> None:
+    assert list(RANGES) == [script.name for script in SCRIPTS]
+
+
+def test_a_byte_that_differs_is_found(kept: Arrays) -> None:
+    assert differing(kept) == []
+    images, points = kept["images"].copy(), kept["points"].astype(np.int64)
+    images[-1, -1, 0, -1, -1] ^= 1
+    assert differing(kept | {"images": images, "points": points}) == ["images", "points"]
