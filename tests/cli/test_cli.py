@@ -22,17 +22,6 @@ def test_version_and_help() -> None:
     assert all(name in help_text for name in commands)
 
 
-@pytest.fixture(scope="module")
-def glyphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where they are kept: drawing them takes seconds"""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def _drawn_once(glyphs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METASTEP_CACHE", str(glyphs))
-
-
 def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--iterations", "2", "--episodes", "4"]
     for _ in range(2):

@@ -46,7 +46,6 @@ def test_unknown_name_lists_the_known_ones(name: str) -> None:
         entry_of(name)
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_glyphs_need_no_data_directory(tmp_path: Path) -> None:
     found = load("glyphs", None, "val")
     assert set(found.groups) == {"Georgian", "Currency", "Geometric shapes", "Dingbats"}
@@ -120,8 +119,7 @@ def test_find_names_what_is_wholly_there(tmp_path: Path) -> None:
     assert find(tmp_path)["mini_imagenet"] == (tmp_path / "mini_imagenet",)
 
 
-def test_the_summary_of_glyphs_is_true(glyphs_cache: Path) -> None:
-    del glyphs_cache
+def test_the_summary_of_glyphs_is_true() -> None:
     found = load("glyphs", None, "all")
     assert f"{round(len(found.names), -2):,} characters of {len(set(found.groups))} scripts" in GLYPHS.summary
 

@@ -82,7 +82,6 @@ def test_list_of_an_absent_directory(tmp_path: Path) -> None:
     check_refused(run("list", "--data", tmp_path / "absent"), f"{tmp_path}/absent: cannot be listed")
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_show_writes_a_sheet_of_glyphs(tmp_path: Path, elsewhere: Path) -> None:
     result = run("show", "glyphs", "--split", "val", "--episodes", 2, "--seed", 7)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -157,7 +156,6 @@ def test_what_check_agrees_to_can_be_trained_by_default() -> None:
     assert [usual[name].default for name in ("ways", "shots", "queries")] == [asked.ways, asked.shots, asked.queries]
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_check_of_a_data_set() -> None:
     result = run("check", "glyphs", "--ways", 200)
     assert result.exit_code == 1
@@ -242,7 +240,6 @@ def test_check_of_labelled_data_for_transfer() -> None:
     assert run("check", "omniglot", "--transfer").output.endswith("omniglot: all is well for transfer\n")
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_glyphs_are_for_both() -> None:
     assert run("check", "glyphs", "--transfer").output.startswith("glyphs: all is well: 1,575 train, 210 val, 315 test")
 

@@ -1,38 +1,22 @@
-"""The glyphs themselves: how many, how different, how hard, and the same every time."""
+"""The glyphs themselves: how many, how different, and how hard."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from metastep.data import glyphs as module
 from metastep.data.errors import DataError
-from metastep.data.glyphs import HAND, MIN_DISTANCE, draw_glyphs, load_glyphs
-from metastep.data.handwriting import draw
+from metastep.data.glyphs import load_glyphs
 from metastep.data.images import ImageSet
 from metastep.data.scripts import SCRIPTS
 from metastep.data.splits import PARTS, SPLITS, Part, Split, parts_of
-from metastep.data.strokes import thicken, thin
-from metastep.data.typeset import distinct, fingerprints, legible
 
 LOOK_ALIKES = ["AΑА", "BΒВ", "0oOοΟоО", "cCсСϲ", "HΗН", "PΡР", "pр", "TΤТ", "XΧХ", "sSѕЅ", "∑ΣƩ", "MΜМ"]
 
 
-FEW = [(0, ord("A")), (0, ord("B")), (1, ord("Ж")), (len(SCRIPTS) - 1, 0x10300)]
-
-
 @pytest.fixture(scope="module")
-def glyphs(drawn_glyphs: Path) -> dict[Part, ImageSet]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("METASTEP_CACHE", str(drawn_glyphs))
-        return {part: load_glyphs(part) for part in PARTS}
-
-
-@pytest.fixture
-def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose four classes, so that drawing takes milliseconds."""
-    monkeypatch.setattr(module, "choose_classes", lambda: FEW)
+def glyphs() -> dict[Part, ImageSet]:
+    return {part: load_glyphs(part) for part in PARTS}
 
 
 def code_points(*sets: ImageSet) -> list[int]:
@@ -82,21 +66,10 @@ def test_a_class_knows_its_script_code_point_and_name(glyphs: dict[Part, ImageSe
     assert test.groups[test.names.index("U+05D0 HEBREW LETTER ALEF")] == "Hebrew"
 
 
-def test_no_two_classes_look_alike(glyphs: dict[Part, ImageSet]) -> None:
-    prints = fingerprints(legible(code_points(*glyphs.values()))[1])
-    similarity = (prints @ prints.T).fill_diagonal_(-1)
-    assert float((2 - 2 * similarity.max()).sqrt()) >= MIN_DISTANCE
-
-
 @pytest.mark.parametrize("characters", LOOK_ALIKES)
 def test_known_look_alikes_count_once(glyphs: dict[Part, ImageSet], characters: str) -> None:
     points = code_points(*glyphs.values())
     assert sum(ord(character) in points for character in set(characters)) == 1
-
-
-def test_of_look_alikes_the_first_is_kept() -> None:
-    prints = torch.eye(3, dtype=torch.double)[[0, 1, 0, 2, 1]]
-    assert distinct(prints, 0.5) == [0, 1, 3]
 
 
 def test_every_drawing_has_ink_and_differs_from_its_siblings(glyphs: dict[Part, ImageSet]) -> None:
@@ -111,20 +84,11 @@ def test_ink_is_255_on_paper_0(glyphs: dict[Part, ImageSet]) -> None:
     assert float((images == 0).float().mean()) > 0.8
 
 
-def test_drawings_depend_on_nothing_but_the_code_point(glyphs: dict[Part, ImageSet]) -> None:
-    """Other neighbours, another order, another batch size: the same bytes."""
-    train = glyphs["train"]
-    chosen = [700, 3, 420, 55]
-    points = code_points(train)
-    assert torch.equal(draw([points[index] for index in chosen], HAND), train.images[chosen])
-
-
 def test_pixels_alone_do_not_solve_it(glyphs: dict[Part, ImageSet]) -> None:
     accuracy = nearest_neighbour_accuracy(glyphs["test"].images, episodes=300)
     assert 0.35 < accuracy < 0.55  # chance is 0.2
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_split_is_its_parts_one_after_the_other(glyphs: dict[Part, ImageSet], split: Split) -> None:
     whole, parts = load_glyphs(split), [glyphs[part] for part in parts_of(split)]
@@ -138,42 +102,6 @@ def test_an_unknown_split_names_the_known_ones() -> None:
         load_glyphs("training")  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("few_classes")
-def test_what_is_read_is_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = load_glyphs("train")
-    monkeypatch.setattr(module, "draw_glyphs", lambda progress: pytest.fail("drawn again"))
-    read = load_glyphs("train")
-    assert torch.equal(drawn.images, read.images)
-    assert drawn[1:] == read[1:]
-    assert read.groups == ("Latin", "Latin", "Cyrillic")
-
-
-@pytest.mark.usefixtures("few_classes")
-def test_another_recipe_is_another_entry(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_glyphs("train")
-    monkeypatch.setattr(module, "RECIPE", -1)
-    load_glyphs("train")
-    assert len(list(own_cache.iterdir())) == 2
-
-
-@pytest.mark.usefixtures("few_classes")
-def test_progress_counts_up_to_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 3)
-    calls: list[tuple[int, int]] = []
-    draw_glyphs(lambda *call: calls.append(call))
-    assert calls == [(3, 4), (4, 4)]
-
-
-def test_thinning_peels_strokes_to_lines_and_never_to_nothing() -> None:
-    bar = np.zeros((3, 20, 20), dtype=bool)
-    bar[:, 8:13, 4:16] = True  # five pixels thick
-    ink = torch.from_numpy(bar)
-    thinned = thin(ink, torch.tensor([0, 1, 9]))
-    assert torch.equal(thinned[0], ink[0])
-    assert thinned[:, :, 10].sum(1).tolist() == [5, 3, 1]
-
-
-def test_thickening_adds_a_pixel_on_each_side() -> None:
-    dot = torch.zeros(5, 5, dtype=torch.bool)
-    dot[2, 2] = True
-    assert thicken(dot).sum().item() == 5
+def test_they_come_with_metastep_and_need_no_cache(own_cache: Path) -> None:
+    load_glyphs("val")
+    assert list(own_cache.iterdir()) == []

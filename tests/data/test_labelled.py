@@ -1,5 +1,6 @@
 """Labelled data sets by name: what comes with the package, a user's own, and what is refused."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL.Image import Resampling
 
 from metastep.data.check import check_folder
 from metastep.data.errors import DataError
+from metastep.data.files import ASSETS, read_pack
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, load_labelled
 from tests.data.helpers import write_classes
@@ -59,22 +61,46 @@ def test_unknown_names_are_refused(name: str) -> None:
         labelled_entry(name)
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
-    from sklearn.datasets import load_digits
+Digits = set[tuple[int, ...]]  # the label, and 64 levels
 
+
+def in_the_asset() -> Digits:
+    pack = read_pack(ASSETS / "digits.npz", ("images", "labels"))
+    return {(int(label), *image.ravel().tolist()) for label, image in zip(pack["labels"], pack["images"], strict=True)}
+
+
+def test_every_digit_of_the_asset_is_in_one_part() -> None:
     small = load_labelled("digits", size=8)
     check_parts(small)
-    bundled = load_digits()
-    theirs = {(label, *image.ravel()) for label, image in zip(bundled.target, bundled.images, strict=True)}
     ours = {
         (int(label), *np.rint(image.numpy().ravel() * (16 / 255)))
         for part in small[:3]
         for label, image in zip(part.labels, part.images, strict=True)
     }
-    assert ours == theirs
+    assert ours == in_the_asset()
     assert small.test.images.max() == 255
     assert [len(part.labels) for part in small[:3]] == [400, 200, 1197]
     assert counts(small.val) == [20] * 10
+
+
+def test_the_asset_is_the_one_that_equals_scikit_learn() -> None:
+    assert digest(in_the_asset()) == EQUALS_SCIKIT_LEARN
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    bundled = pytest.importorskip("sklearn.datasets").load_digits()  # metastep does not require it
+    theirs = {
+        (int(label), *map(int, image.ravel())) for label, image in zip(bundled.target, bundled.images, strict=True)
+    }
+    assert in_the_asset() == theirs
+    assert digest(theirs) == EQUALS_SCIKIT_LEARN
+
+
+def digest(digits: Digits) -> str:
+    return sha256(repr(sorted(digits)).encode()).hexdigest()
+
+
+EQUALS_SCIKIT_LEARN = "7ae3b1a4d9937203127a9cefc605e205c55f5e2d96732af5b8cd30ceb0cd4e4d"
 
 
 @pytest.mark.parametrize("size", [None, 32])
@@ -122,7 +148,6 @@ def test_impossible_sizes_are_refused() -> None:
         load_labelled("digits", size=0)
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_glyphs_are_split_by_drawing() -> None:
     splits = load_labelled("glyphs")
     check_parts(splits)
@@ -132,7 +157,6 @@ def test_glyphs_are_split_by_drawing() -> None:
     assert not contents(splits.train) & contents(splits.test)
 
 
-@pytest.mark.usefixtures("glyphs_cache")
 def test_other_scripts_can_be_had() -> None:
     assert len(load_labelled("glyphs:all").train.names) == 1331
     greek = load_labelled("glyphs:Greek,Old Italic", size=32)

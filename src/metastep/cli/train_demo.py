@@ -49,7 +49,7 @@ def _train(folder: Path, preset: str, iterations: int) -> None:
             require_run_of(config, folder, "--out")
             resume(folder)
         else:
-            train(config, folder, reading=progress_bar("drawing glyphs"))
+            train(config, folder)
 
 
 def _judge(folder: Path, checkpoint: Checkpoint, episodes: int) -> Evaluation:

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from metastep.cli.common import progress_bar, unless_stopped
+from metastep.cli.common import unless_stopped
 from metastep.errors import how_many
 from metastep.report.transfer import write_transfer_report
 from metastep.report.weights import save_weights_picture
@@ -54,9 +54,8 @@ def finished(folder: Path, config: TransferConfig) -> Trained:
     there = Run.is_there(folder)
     if there:
         require_run_of(config, folder, "--out")
-    reading = progress_bar(f"reading {config.data.name}")
     with unless_stopped():
-        return resume(folder) if there else train(config, folder, reading=reading)
+        return resume(folder) if there else train(config, folder)
 
 
 def folder_name(method: str) -> str:

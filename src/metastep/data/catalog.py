@@ -35,8 +35,8 @@ class Entry:
 
 
 def _read_glyphs(root: Path, split: Split, progress: Progress) -> ImageSet:
-    del root  # they come with metastep
-    return load_glyphs(split, progress=progress)
+    del root, progress  # they come with metastep
+    return load_glyphs(split)
 
 
 def _every_mini_imagenet_file(root: Path) -> tuple[Path, ...]:

@@ -10,18 +10,15 @@ from metastep.data.errors import problem
 from metastep.data.glyphs import load_glyphs
 from metastep.data.images import LabelledSet, LabelledSplits, labelled
 from metastep.data.pictures import resized
-from metastep.data.progress import Progress, silent
 from metastep.data.scripts import SCRIPTS
 
 DEFAULT_SCRIPTS = ("Cyrillic", "Greek")  # some hundred letters, no digit among them: those are left to be learned
 TRAIN, CHOICES = 15, 2  # of a character's 20 drawings, which are alike random; 3 are for the test
 
 
-def load_characters(
-    scripts: Sequence[str] = (), size: int | None = None, progress: Progress = silent
-) -> LabelledSplits:
-    """Characters of these scripts as classes, ("all",) for those of every script; split by drawing."""
-    glyphs = load_glyphs("all", progress=progress)
+def load_characters(scripts: Sequence[str] = (), size: int | None = None) -> LabelledSplits:
+    """Return the characters of these scripts as classes, split by drawing; ("all",) stands for every script."""
+    glyphs = load_glyphs("all")
     chosen = [i for i, group in enumerate(glyphs.groups) if group in _known(tuple(scripts) or DEFAULT_SCRIPTS)]
     names = tuple(glyphs.names[i] for i in chosen)
     images = glyphs.images[chosen]

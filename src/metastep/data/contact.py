@@ -1,6 +1,7 @@
 """Contact sheets: a few episodes of a data set as one picture, support and queries side by side."""
 
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,6 @@ from metastep.data.draw import choose, draw, real_counts, streams
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError, printable
 from metastep.data.images import ImageSet
-from metastep.data.typeset import font_file
 
 TILE = 84  # pixels: photos of 84x84 as they are, drawings of 28x28 three times as large
 GAP = 4  # between tiles
@@ -161,3 +161,10 @@ def write(
 @cache
 def font(size: int = 13, bold: bool = False) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(font_file("DejaVuSans-Bold" if bold else "DejaVuSans"), size)
+
+
+def font_file(face: str) -> str:
+    """Return where matplotlib keeps a face of DejaVu."""
+    import matplotlib  # late: importing it takes a moment, and only pictures with words need it
+
+    return str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf")

@@ -1,18 +1,21 @@
-"""digits: 1,797 handwritten digits of 8x8 grey levels that come with scikit-learn, for few labels per class."""
+"""digits: 1,797 handwritten digits of 8x8 grey levels that come with metastep, for few labels per class."""
 
 import numpy as np
 
+from metastep.data.files import ASSETS, read_pack
 from metastep.data.holdout import shuffled_classes
 from metastep.data.images import LabelledSplits, Pixels, labelled
 from metastep.data.pictures import resized
 
 SIDE = 28
+LEVELS = 16  # of ink above the paper's 0
 POOL, CHOICES = 40, 20  # of each class for training and for validation; the rest, some 120, are the test
 
 
 def load_digits(size: int | None = None, seed: int = 0) -> LabelledSplits:
-    """Ink 255 on paper 0, made larger by Pillow's bilinear filter."""
-    images, labels = _bundled()
+    """Return the digits with ink 255 on paper 0, enlarged by Pillow's bilinear filter."""
+    pack = read_pack(ASSETS / "digits.npz", ("images", "labels"))
+    images, labels = _as_bytes(pack["images"]), pack["labels"]
     rows = shuffled_classes(labels, seed)
     parts = (slice(POOL), slice(POOL, POOL + CHOICES), slice(POOL + CHOICES, None))
     whole = labelled(resized(images, size or SIDE), labels, tuple("0123456789"))
@@ -20,9 +23,7 @@ def load_digits(size: int | None = None, seed: int = 0) -> LabelledSplits:
     return LabelledSplits(train, val, test, f"{CHOICES} of each class, drawn with seed {seed}")
 
 
-def _bundled() -> tuple[Pixels, Pixels]:
-    """Bytes (1797, 1, 8, 8) and labels; the 17 levels 0, …, 16 are spread over 0, …, 255."""
-    from sklearn.datasets import load_digits as bundled  # late: importing it takes a second
-
-    found = bundled()
-    return np.rint(found.images[:, None] * (255 / 16)).astype(np.uint8), found.target.astype(np.uint8)
+def _as_bytes(levels: Pixels) -> Pixels:
+    """Spread the levels 0, …, 16 over 0, …, 255."""
+    spread: Pixels = np.rint(levels * (255 / LEVELS)).astype(np.uint8)
+    return spread

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from metastep.data.errors import problem
 
+ASSETS = Path(__file__).parent / "assets"  # data sets that come with metastep
 END_BYTES = 4096
 MAX_FILE_BYTES = 256 * 2**20  # a picture or a small table; anything larger is a mistake or an attack
 

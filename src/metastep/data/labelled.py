@@ -109,7 +109,7 @@ def _official(official: Official, request: Request) -> LabelledSplits:
 
 def _characters(request: Request) -> LabelledSplits:
     scripts = [script for script in request.name.partition(":")[2].split(",") if script]
-    return load_characters(scripts, request.size, request.progress)
+    return load_characters(scripts, request.size)
 
 
 def _own(request: Request) -> LabelledSplits:
@@ -145,7 +145,7 @@ LABELLED = (
         name="digits",
         summary="1,797 handwritten digits of 8x8, made 28x28, for few labels per class",
         licence="CC BY 4.0 (E. Alpaydin and C. Kaynak, UCI)",
-        source="comes with scikit-learn",
+        source="comes with metastep",
         parts="400 train, 200 val, 1,197 test",
         load=lambda request: load_digits(request.size, request.seed),
         embedded=True,

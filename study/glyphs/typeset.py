@@ -7,18 +7,19 @@ anyway, and its serif italics give some Cyrillic letters the form of other lette
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
-from metastep.data.scripts import Script
-from metastep.data.strokes import thicken, thin
+from metastep.data.contact import font_file
+from study.glyphs.ranges import Ranges
+from study.glyphs.strokes import thicken, thin
 
 FACES = (
     "DejaVuSans",  # first: it draws every character, the others only some
@@ -48,14 +49,14 @@ class Prints(NamedTuple):
     """bool (characters, faces): whether the face has the character, in the form that the first face has."""
 
 
-def candidates(script: Script) -> list[int]:
-    """Code points of a script that two faces can draw and that are characters of their own.
+def candidates(ranges: Ranges) -> list[int]:
+    """Return the code points of a script that two faces can draw and that are characters of their own.
 
     Letters, numbers and symbols are; not so accents, punctuation and tone marks, nor letters that Unicode
     takes apart into a base letter and an accent.
     """
     drawable = _charset(FACES[0]) & _charset(FACES[1])
-    points = (point for first, last in script.ranges for point in range(first, last + 1))
+    points = (point for first, last in ranges for point in range(first, last + 1))
     return [point for point in points if point in drawable and _stands_alone(chr(point))]
 
 
@@ -137,13 +138,4 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
 
 @cache
 def _charset(face: str) -> frozenset[int]:
-    from matplotlib.ft2font import FT2Font  # late, as below
-
     return frozenset(FT2Font(font_file(face)).get_charmap())
-
-
-def font_file(face: str) -> str:
-    """Where matplotlib keeps the face."""
-    import matplotlib  # late: it takes a moment, and glyphs that are in the cache need no fonts
-
-    return str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from metastep.data.strokes import thicken, thin
-from metastep.data.typeset import Prints, typeset
+from study.glyphs.strokes import thicken, thin
+from study.glyphs.typeset import Prints, typeset
 
 DRAWINGS = 20
 SIDE = 28
