@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from study.claims.cells import RULES, Printed
 from study.claims.claims import Claim
 from study.claims.register import REGISTER
+from study.claims.transfer_comparing import is_better
 
 EXPECTED: dict[str, str] = json.loads(Path(__file__).with_name("register.json").read_text())
 
@@ -19,13 +21,18 @@ EXPECTED: dict[str, str] = json.loads(Path(__file__).with_name("register.json").
 def described(claim: Claim) -> dict[str, Any]:
     """All that a claim consists of, as plain values."""
     judge: Any = claim.judge
-    cells = [cell.cell_contents for cell in judge.__closure__ or ()]
-    arguments = dict(zip(judge.__code__.co_freevars, cells, strict=True))
-    if "bound_of" in arguments:
-        arguments["bound_of"] = [arguments["bound_of"](preset) for preset in claim.presets]
-    name = judge.__qualname__.partition(".")[0]
+    arguments = dict(judge.keywords)
+    if "paper" in arguments:
+        arguments["printed"] = Printed.read(arguments.pop("paper"))
+    if "rule" in arguments:
+        arguments["rule"] = RULES[arguments["rule"]]
+    if "others" in arguments:
+        others, bound = arguments.pop("others"), arguments.pop("bound")
+        arguments["bound_of"] = [others.get(preset, bound) for preset in claim.presets]
+    if judge.func is is_better:
+        arguments.setdefault("size", None)
     fields = ("id", "claim", "paper", "presets", "stand_in", "group", "computed", "table")
-    return {field: getattr(claim, field) for field in fields} | {"judge": name, "arguments": arguments}
+    return {field: getattr(claim, field) for field in fields} | {"judge": judge.func.__name__, "arguments": arguments}
 
 
 def digest(claim: Claim) -> str:
