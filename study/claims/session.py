@@ -17,7 +17,7 @@ from metastep.train.budget import within
 from metastep.train.device import Device, release
 from metastep.train.run import Run
 from metastep.train.stop import Stop, stop_on_signals
-from metastep.train.together import Turns, together
+from metastep.train.turns import Turns, together
 from study.claims import files
 from study.claims.claims import Claim, Finding
 from study.claims.evidence import Evidence, MissingError

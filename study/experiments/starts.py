@@ -18,7 +18,7 @@ from metastep.nets.conv4 import HeadInit
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.files import replace_file
-from metastep.train.together import Turns
+from metastep.train.turns import Turns
 from study.claims import fewshot_runs
 from study.experiments import trials
 from study.experiments.first_look import first_look

@@ -18,8 +18,8 @@ from metastep.train.fewshot.config import TrainConfig, ValidationConfig
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.together import Turns, together
 from metastep.train.transfer.config import TransferConfig
+from metastep.train.turns import Turns, together
 from study import results
 from study.claims.kinds import Kind
 from study.tables.curves import draw_accuracies

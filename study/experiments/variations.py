@@ -31,8 +31,8 @@ from metastep.errors import MetastepError
 from metastep.train.config import from_plain, to_plain
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.run import Run
-from metastep.train.together import Turns
 from metastep.train.transfer.config import TransferConfig
+from metastep.train.turns import Turns
 from study.claims.kinds import kind_of
 from study.experiments import trials
 from study.tables.curves import VARIED

@@ -9,8 +9,8 @@ from inspect import signature
 import pytest
 import torch
 
-from metastep.train import together as module
-from metastep.train.together import Turns, run_alone, together
+from metastep.train import turns as module
+from metastep.train.turns import Turns, run_alone, together
 
 Trace = list[tuple[str, int]]
 
