@@ -19,10 +19,11 @@ from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
 from metastep.train.transfer.config import TransferConfig
-from metastep.train.turns import Turns, together
+from metastep.train.turns import Turns
 from study import results
 from study.claims.kinds import Kind
 from study.tables.curves import draw_accuracies
+from study.together import together
 
 TOGETHER = 4  # on a GPU
 
