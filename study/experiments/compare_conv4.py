@@ -3,7 +3,6 @@
 At two inner rates, and for each at a random θ and at one that was meta-trained for a while.
 """
 
-import argparse
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from metastep.data.catalog import load
 from metastep.data.episodes import Episodes, draw
 from metastep.nets.conv4 import Conv4
 from study import results
+from study.experiments import arguments
 
 STEPS, TASKS = 8, 8
 RATES = (0.01, 0.1)
@@ -73,7 +73,7 @@ def look(problem: ms.Problem, meta: Any, tasks: ms.Task, lr: float, iterations: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("compare_conv4", __doc__)
     parser.add_argument("--iterations", type=int, default=200, help="of meta-training before the second look")
     options = parser.parse_args()
     torch.set_num_threads(1)  # two on two shared cores are erratic
@@ -87,9 +87,4 @@ def main() -> None:
         for iterations in (0, options.iterations):
             train(problem, meta, images, lr, iterations)
             rows += look(problem, meta, tasks, lr, iterations)
-    command = f"python -m study run compare_conv4 --iterations {options.iterations}"
-    print(results.write("compare-conv4", command, rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(results.write("compare-conv4", arguments.command("compare_conv4", options), rows))

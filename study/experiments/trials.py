@@ -37,15 +37,6 @@ def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> 
     parser.add_argument("--together", type=int, default=TOGETHER if uses_gpu("auto") else 1, help="runs at a time")
     parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and goes on")
     parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
-    parser.add_argument("--data", type=Path, help="the data directory")
-
-
-def command(module: str, options: argparse.Namespace, *names: str) -> str:
-    """As it was typed, but for where data and runs are, and how long it may take at a time"""
-    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
-    words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
-    flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
-    return " ".join([f"python -m study run {module}", *flags, *(["--data DATA"] if options.data else [])])
 
 
 def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:

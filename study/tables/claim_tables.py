@@ -108,6 +108,7 @@ def looked() -> Outcome | None:
 
 
 def draw() -> None:
+    """Draw the figures of docs/results.md that there is something to draw of."""
     for data, panels in training.settings().items():
         training.draw(panels, DOCS / trained(data))
     if path := measured():
@@ -119,7 +120,3 @@ def draw() -> None:
         draw_ablations(runs, time_by_steps(Evidence(results.FOLDER, results.FOLDER)), DOCS / ABLATED)
     if run := looked():
         draw_gradient_differences(run, DOCS / CHANGES)
-
-
-if __name__ == "__main__":
-    draw()
