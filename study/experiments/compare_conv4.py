@@ -1,6 +1,7 @@
-"""How far each method is from the exact meta-gradient, and what it costs: Conv4, 5-way 1-shot on glyphs, 8 inner steps.
+"""Measure how far each method is from the exact meta-gradient, and what it costs, on Conv4.
 
-At two inner rates, and for each at a random θ and at one that was meta-trained for a while.
+5-way 1-shot on glyphs, 8 inner steps, two inner rates; for each rate at a random θ and at one that was meta-trained for
+a while.
 """
 
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""How far each method is from the exact meta-gradient, at the θ of trained learners and through their own inner loops.
+"""Measure how far each method is from the exact meta-gradient at trained learners, through their own inner loops.
 
 python -m study run compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
 """

@@ -1,8 +1,8 @@
-"""How far the rows of a trained head have come apart, and what the learner is without it: from zero, as for other ways.
+"""Measure how far the rows of a trained head have moved apart, and what the learner is with a head from zero.
 
     python -m study run heads runs/reproduce/omniglot-* --data DATA
 
-A task's classes come in random order, so that a row has nothing to say about one class rather than another.
+A task's classes come in random order, so that no row has anything to say about one class rather than another.
 """
 
 from pathlib import Path

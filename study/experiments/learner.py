@@ -1,7 +1,7 @@
-"""Judge a learner that comes with metastep on 600 test episodes, as it was trained and as it was not.
+"""Judge a shipped learner on 600 test episodes, as it was trained and as it was not.
 
-Keeps the result: results/learners/NAME.json. With --kept, what `python -m study claims` found for these very weights is
-taken from results/claims/outcomes, and nothing else is asked: of photos, that spares a CPU hours.
+Writes results/learners/NAME.json. With --kept, takes what `python -m study claims` found for these very weights from
+results/claims/outcomes and measures nothing: on photos, that saves hours of CPU time.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What an exact meta-gradient costs through modules that are not differentiated by hand.
+"""Measure an exact meta-gradient through modules that are not differentiated by hand.
 
-`python -m study run other_modules`: eight tasks of ten examples and eight inner steps, by the sweep with either
-curvature, by autograd mapped over tasks, and by the loop over tasks that everybody writes; beside them Multi-step and
-first order. Examples are noise. All of a row run in one process, in turn, and exact ways must agree.
+Eight tasks of ten examples and eight inner steps: by the sweep with either curvature, by autograd mapped over tasks,
+and by the loop over tasks that everybody writes; Multi-step and first order for comparison. Examples are noise. All
+ways of a row run in one process, in turn, and the exact ones must agree.
 """
 
 import statistics

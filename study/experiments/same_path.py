@@ -1,9 +1,10 @@
-"""Training by the fastest path beside the plain one: the same losses within noise, and learners as good.
+"""Compare training by the fastest path with training by the plain path.
 
-Three runs of each method, 5-way 1-shot: by the fastest path that there is here (derivatives by hand; on a GPU Triton
-kernels in tf32, captured); by the plain one from the same start on the same episodes (autograd mapped over tasks, in
-float32, step by step); and by the plain one with another seed, which says what noise is. All are tested on the same
-episodes. On a GPU as in the paper, on a CPU with a small net; on Omniglot or, where that is not at hand, on glyphs.
+Both must have the same losses within noise, and learners as good. Three runs of each method, 5-way 1-shot: by the
+fastest path available here (derivatives by hand; on a GPU Triton kernels in tf32, captured); by the plain path from the
+same start on the same episodes (autograd mapped over tasks, in float32, step by step); and by the plain path with
+another seed, which shows the noise. All are tested on the same episodes. On a GPU the net is the paper's, on a CPU a
+small one; the data are Omniglot or, without it, glyphs.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""A transfer iteration as it is compiled, beside the plain one: how far each is from float64.
+"""Compare a compiled transfer iteration with the plain one: how far each is from float64.
 
-ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor has
-compiled it, in float32 and in tf32; on a CPU it is traced, and the batch is small. Compiling takes minutes: called
-again, it goes on where it was stopped.
+ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor compiles
+it, in float32 and in tf32; on a CPU it is traced, and the batch is small. Compiling takes minutes: the same command
+continues where it was stopped.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""Four methods after a short run on a CPU: 5-way 1-shot on glyphs and, with --data, on Omniglot; 200 test episodes.
+"""Train four methods for a short time on a CPU, and test each on 200 episodes.
 
-The glyphs presets (a small Conv4, 8 tasks), also for Omniglot. Their inner rates were chosen on validation scripts,
-for some methods with more care than for others: this shows that all of them learn, not which is best. Written after
-every run: stopped, the same command goes on with the next.
+5-way 1-shot by the glyphs presets (a small Conv4, 8 tasks), on glyphs and, with --data, on Omniglot. Their inner rates
+were chosen on validation scripts, for some methods with more care than for others: this shows that all of them learn,
+not which is best. The file is written after every run: the same command continues with the next.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Which start of the head serves all four settings of the paper, found on validation classes; and what a start does.
+"""Find which start of the head serves all four settings of the paper, and what a start does.
 
 Trains on Omniglot's training classes alone, at the paper's inner rate of 0.4, and validates on the classes that are
 held out of its 1,200. On a CPU, or without Omniglot, it can only be tried out: --filters 8 --tasks 2 --iterations 4.

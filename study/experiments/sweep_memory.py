@@ -1,8 +1,8 @@
-"""Peak memory of the sweep beside first order and plain autograd, against the number of inner steps.
+"""Measure peak memory against the number of inner steps: the sweep, first order and plain autograd.
 
 Omniglot's 20-way 5-shot setting: the flattened Conv4, 100 support and 300 query pictures, SGD with momentum. The
-pictures are noise: they cost the same. peak_mib is on a GPU the peak of its allocator; on a CPU each row is a fresh
-process, and it is the peak resident size less that before the work. tensors_mib is what live tensors take.
+pictures are noise: they cost the same. On a GPU peak_mib is the peak of its allocator. On a CPU each row is a fresh
+process, and peak_mib is its peak resident size minus the size before the work. tensors_mib is what live tensors take.
 """
 
 import itertools

@@ -1,8 +1,10 @@
-"""How runs were trained, to be kept: python -m study run training runs/reproduce/*
+"""Keep how finished runs were trained, in results/runs.
 
-Of each finished few-shot run of `python -m study claims` a thinned curve, results/runs/NAME.json, which
-`python -m study tables` draws; of transfer runs all that they measured after their epochs, results/runs/NAME.jsonl, to
-five digits.
+    python -m study run training runs/reproduce/*
+
+Of each few-shot run of `python -m study claims` it keeps a thinned curve, results/runs/NAME.json, which
+`python -m study tables --figures` draws; of transfer runs all that they measured after their epochs,
+results/runs/NAME.jsonl, to five digits.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""`metastep transfer` for several seeds, and three more ways: fixed weights, first order, fine-tuning of the source.
+"""Train the digits transfer for several seeds: its usual ways, fixed weights, first order and fine-tuning.
 
-Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. Written after
-every run: stopped, the same command goes on with the seed that it was at.
+Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. The file is
+written after every run: the same command continues with the seed that was interrupted.
 """
 
 import tempfile

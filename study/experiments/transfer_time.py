@@ -1,14 +1,14 @@
-"""Time and memory of one iteration of meta-transfer learning: `python -m study run transfer_time`.
+"""Measure time and memory of one iteration of meta-transfer learning.
 
-Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
-product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
-what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+Multi-step and the baseline in one run: as they are here (source features computed once for a batch; the first window's
+product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, as the
+published implementation does. Pictures are synthetic; nets, batches and rates are those of the presets.
 
-On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Each method has a row without
-a capture too, and one compiled, as by `--compile`, whose note tells how long that took; --no-compile spares the latter,
---pair both.
+On a GPU all of these are captured, and not compiled: a compiler would remove the repetition. Each method also has a row
+without a capture, and a compiled one, whose note says how long compiling took. --no-compile leaves out the compiled
+rows, --pair both kinds.
 
-Written after every row: stopped, the same command goes on with the next.
+The file is written after every row: the same command continues with the next.
 """
 
 import statistics

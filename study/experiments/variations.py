@@ -1,4 +1,4 @@
-"""What a choice that the paper leaves open does to a preset: each varied by itself, judged by validation.
+"""Vary one choice of a preset at a time, where the paper leaves it open, and judge by validation.
 
     python -m study run variations first-order --presets omniglot-20w1s-fomaml \\
         --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
@@ -12,9 +12,8 @@
     python -m study run variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
         --vary meta.lr=0.0001 seed=1
 
-Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as ever.
-
-Names are those of config.json. --base makes every run a smaller one, which a CPU can train.
+Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as usual.
+Names are those of config.json. --base makes every run smaller, so that a CPU can train it.
 """
 
 import argparse

@@ -28,7 +28,7 @@ def test_without_a_name_every_experiment_is_listed(words: tuple[str, ...]) -> No
     lines = output.splitlines()[2:]
     assert code == 0
     assert len(lines) == 14
-    assert "short_runs       Four methods after a short run on a CPU" in output
+    assert "short_runs       Train four methods for a short time on a CPU" in output
     assert not {"trials", "settings", "first_look", "arguments"} & {line.split()[0] for line in lines}
     assert all(len(line.split()) > 3 for line in lines), "each says what it is"
 

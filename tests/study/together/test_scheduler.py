@@ -11,15 +11,7 @@ import torch
 from metastep.train.turns import Turns
 from study import together as module
 from study.together import together
-
-Trace = list[tuple[str, int]]
-
-
-def work(name: str, pauses: int, trace: Trace) -> Turns[str]:
-    """Notes how many others were under way after each pause"""
-    for _ in range(pauses):
-        trace.append((name, (yield)))
-    return name.upper()
+from tests.train.test_turns import Trace, work
 
 
 def test_they_take_turns_and_a_free_place_is_taken() -> None:
