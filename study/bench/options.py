@@ -14,6 +14,7 @@ from metastep.data.catalog import find
 from metastep.errors import MetastepError, how_many
 from metastep.train.device import device_name
 from metastep.train.fields import Device
+from study import CODE
 from study.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from study.bench.results import provenance
 
@@ -99,7 +100,7 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     threads = given["threads"]
     suffix = "" if place.type == "cuda" else f", {how_many(threads, 'thread')}"
     kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
-    return provenance(command, device_name(place) + suffix, (*packages, *kernels))
+    return provenance(command, device_name(place) + suffix, (*packages, *kernels), folders=[CODE])
 
 
 def file_for(what: str, given: dict[str, Any], place: torch.device) -> Path:

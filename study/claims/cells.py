@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metastep.errors import MetastepError, how_many
 from metastep.train.fewshot.scores import mean
-from study.claims.claims import Finding, Judge, Presets, Verdict
+from study.claims.claims import Finding, Presets, Verdict
 from study.claims.evidence import Evidence
 from study.claims.outcomes import Outcome
 
@@ -25,6 +25,7 @@ class Rule(NamedTuple):
 
 
 OMNIGLOT, MINI_IMAGENET = Rule(0.5, intervals=False), Rule(1.0, intervals=True)
+RULES = {"omniglot": OMNIGLOT, "mini_imagenet": MINI_IMAGENET}
 LEAST = 1.0  # the same for a mean of seeds; the paper's own deviation, where that is larger
 
 
@@ -34,17 +35,20 @@ class Printed(NamedTuple):
     accuracy: float
     deviation: float
 
+    @classmethod
+    def read(cls, text: str) -> "Printed":
+        """Read a cell of a table, such as 99.10±0.77."""
+        return cls(*map(float, text.split("±")))
 
-def few_shot(printed: Printed, rule: Rule) -> Judge:
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        (preset,) = presets
-        outcomes = evidence.outcomes(preset)
-        found = mean(by_episode(outcomes))
-        verdict = few_shot_verdict(*found, printed, rule)
-        note = " ".join(filter(None, (_lost(outcomes), _unturned(outcomes))))
-        return Finding(verdict, round(found.mean, 2), round(found.interval, 2), note, outcomes)
 
-    return judge
+def few_shot(evidence: Evidence, presets: Presets, paper: str, rule: str) -> Finding:
+    """Judge the accuracy of a few-shot learner by one of RULES."""
+    (preset,) = presets
+    outcomes = evidence.outcomes(preset)
+    found = mean(by_episode(outcomes))
+    verdict = few_shot_verdict(*found, Printed.read(paper), RULES[rule])
+    note = " ".join(filter(None, (_lost(outcomes), _unturned(outcomes))))
+    return Finding(verdict, round(found.mean, 2), round(found.interval, 2), note, outcomes)
 
 
 def few_shot_verdict(value: float, interval: float, printed: Printed, rule: Rule) -> Verdict:
@@ -76,17 +80,15 @@ def _unturned(outcomes: Sequence[Outcome]) -> str:
     return f"Test classes are turned as those of training are; as they are: {accuracy:.2f}±{interval:.2f}."
 
 
-def transfer(printed: Printed) -> Judge:
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        (preset,) = presets
-        outcomes = evidence.outcomes(preset)
-        tests = [outcome.accuracy for outcome in outcomes]
-        value, spread = statistics.fmean(tests), statistics.stdev(tests) if len(tests) > 1 else None
-        note = "Test accuracy at the first best validation; interval is the deviation over seeds, the paper has 3."
-        interval = None if spread is None else round(spread, 2)
-        return Finding(transfer_verdict(value, printed), round(value, 2), interval, note, outcomes)
-
-    return judge
+def transfer(evidence: Evidence, presets: Presets, paper: str) -> Finding:
+    """Judge the mean test accuracy of a target net over seeds."""
+    (preset,) = presets
+    outcomes = evidence.outcomes(preset)
+    tests = [outcome.accuracy for outcome in outcomes]
+    value, spread = statistics.fmean(tests), statistics.stdev(tests) if len(tests) > 1 else None
+    note = "Test accuracy at the first best validation; interval is the deviation over seeds, the paper has 3."
+    interval = None if spread is None else round(spread, 2)
+    return Finding(transfer_verdict(value, Printed.read(paper)), round(value, 2), interval, note, outcomes)
 
 
 def transfer_verdict(value: float, printed: Printed) -> Verdict:

@@ -53,6 +53,6 @@ def holds(true: bool) -> Verdict:
     return "reproduced" if true else "not reproduced"
 
 
-def quoted(reason: str) -> Judge:
-    """A number that is only cited"""
-    return lambda evidence, presets: Finding("not run", note=reason)
+def quoted(evidence: Evidence, presets: Presets, reason: str) -> Finding:
+    """Say why a number of the literature is only cited."""
+    return Finding("not run", note=reason)

@@ -1,8 +1,8 @@
-"""Claims that compare few-shot methods: paired on the same episodes. Presets are in the order of the register."""
+"""Claims that compare few-shot methods: paired on the same episodes. Presets are in the order of claims.toml."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from study.claims.claims import Finding, Judge, Presets, holds
+from study.claims.claims import Finding, Presets, holds
 from study.claims.differences import Difference, behind, listed, paired
 from study.claims.evidence import Evidence
 
@@ -15,37 +15,30 @@ def found(true: bool, shown: Difference, differences: Sequence[Difference], note
     return Finding(holds(true) if known else "measured", round(shown.mean, 2), interval, text, behind(differences))
 
 
-def drop_at_most(bound: float) -> Judge:
-    """(exact, estimated): what estimation costs is at most so much, as far as the interval tells"""
-
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        exact, estimated = presets
-        drop = paired(evidence, exact, estimated)
-        return found(drop.low <= bound, drop, [drop])
-
-    return judge
+def drop_at_most(evidence: Evidence, presets: Presets, bound: float) -> Finding:
+    """Ask whether estimation costs at most `bound` points, as far as the interval tells. Presets: exact, estimated."""
+    drop = paired(evidence, *presets)
+    return found(drop.low <= bound, drop, [drop])
 
 
-def drop_about(size: float) -> Judge:
-    """(exact, estimated): the same, and it is a real drop of about this size"""
-
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        exact, estimated = presets
-        drop = paired(evidence, exact, estimated)
-        return found(drop.about(size), drop, [drop])
-
-    return judge
+def drop_about(evidence: Evidence, presets: Presets, size: float) -> Finding:
+    """Ask whether estimation costs about `size` points. Presets: exact, estimated."""
+    drop = paired(evidence, *presets)
+    return found(drop.about(size), drop, [drop])
 
 
-def margins(bound_of: Callable[[str], float]) -> Judge:
-    """Every estimate against the exact method of its setting; the value is the drop that is nearest to its bound"""
+def margins(evidence: Evidence, presets: Presets, bound: float, others: Mapping[str, float]) -> Finding:
+    """Compare every estimate with the exact method of its setting; the value is the drop nearest to its bound.
 
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        drops = [paired(evidence, exact, preset) for exact, preset in against(presets, "maml")]
-        worst = max(drops, key=lambda drop: drop.mean - bound_of(drop.to))
-        return found(all(drop.low <= bound_of(drop.to) for drop in drops), worst, drops)
+    `others` has the bounds of single presets. `bound` is that of all others.
+    """
 
-    return judge
+    def excess(drop: Difference) -> float:
+        return drop.mean - others.get(drop.to, bound)
+
+    drops = [paired(evidence, exact, preset) for exact, preset in against(presets, "maml")]
+    within = all(drop.low <= others.get(drop.to, bound) for drop in drops)
+    return found(within, max(drops, key=excess), drops)
 
 
 def against(presets: Presets, method: str) -> Iterator[tuple[str, str]]:
@@ -56,15 +49,11 @@ def against(presets: Presets, method: str) -> Iterator[tuple[str, str]]:
             yield f"{setting}-{method}", preset
 
 
-def gains_of_at_least(size: float, over: str) -> Judge:
-    """Each of the others is better than `over` by at least so much, as far as the interval tells"""
-
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        gains = [paired(evidence, preset, other) for other, preset in against(presets, over)]
-        least = min(gains, key=lambda gain: gain.mean)
-        return found(all(gain.is_above_zero and gain.high >= size for gain in gains), least, gains)
-
-    return judge
+def gains_of_at_least(evidence: Evidence, presets: Presets, size: float, over: str) -> Finding:
+    """Ask whether each method is better than `over` by at least `size` points, as far as the interval tells."""
+    gains = [paired(evidence, preset, other) for other, preset in against(presets, over)]
+    least = min(gains, key=lambda gain: gain.mean)
+    return found(all(gain.is_above_zero and gain.high >= size for gain in gains), least, gains)
 
 
 def keeps_up(evidence: Evidence, presets: Presets) -> Finding:

@@ -58,7 +58,7 @@ def over_seeds(evidence: Evidence, of: str, to: str) -> Difference:
 
 def _welch(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> float:
     """Half the 95 % interval of a difference of means, by Student's t: of three seeds each, 1.96 would promise 87 %"""
-    from scipy.stats import t
+    from scipy.stats import t  # only here: it takes a second to import, and few claims need it
 
     parts = [(_variance(each), len(each) - 1) for each in (ours, theirs)]
     variance = sum(part for part, _ in parts)

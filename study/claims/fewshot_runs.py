@@ -25,7 +25,7 @@ from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.train import Trained
 from metastep.train.fields import Device
 from metastep.train.run import Run
-from metastep.train.together import Turns
+from metastep.train.turns import Turns
 from study.claims.data_notes import data_root, files_note
 from study.claims.outcomes import Outcome, Position, read_made
 

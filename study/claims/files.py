@@ -12,6 +12,7 @@ from metastep.errors import MetastepError
 from metastep.train.commit import commit
 from metastep.train.device import processor
 from metastep.train.files import explained, read_file, replace_file
+from study import CODE
 from study.claims.claims import Claim, Finding
 from study.claims.outcomes import Outcome
 
@@ -137,5 +138,5 @@ def _of_here(claim: Claim, computed: bool) -> Content:
         "versions": {"python": platform.python_version(), "torch": torch.__version__} if computed else None,
         "data": None,
         "command": f"python -m study claims --only {claim.id}",
-        "commit": commit() if computed else None,
+        "commit": commit(CODE) if computed else None,
     }

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from metastep.data.progress import Progress
 from metastep.errors import MetastepError
 from metastep.train.fields import Device
-from metastep.train.together import Turns
+from metastep.train.turns import Turns
 from study.claims import fewshot_runs, transfer_runs
 from study.claims.outcomes import Outcome, Position
 

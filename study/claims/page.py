@@ -6,9 +6,10 @@ from pathlib import Path
 from study.claims import files
 from study.claims.claims import Claim
 from study.claims.files import Content
-from study.claims.register import FEW_SHOT, REGISTER, TABLES
+from study.claims.register import REGISTER, TABLES
 
 HEADINGS = ("claim", "what", "paper", "ours", "verdict", "seeds", "iterations", "seconds", "device", "data", "note")
+FEW_SHOT = ("T4", "T5")  # tables
 MANY = 4  # seconds of so many runs are listed; of more, their sum is told
 
 
@@ -33,18 +34,22 @@ def rows(table: str, folder: Path) -> Iterator[str]:
 def few_shot_accuracies(folder: Path) -> Iterator[str]:
     """Ours and in brackets the paper's, of every method and setting that has one of ours"""
     found: dict[str, dict[str, str]] = {}
-    for claim in (claim for table in FEW_SHOT for claim in _of(table) if claim.presets):
+    claims = [claim for table in FEW_SHOT for claim in _of(table) if claim.presets]
+    for claim in claims:
         content = files.read(folder, claim.id)
         if content and content["value"] is not None:
-            setting, _, _ = claim.presets[0].rpartition("-")
             ours, paper = f"{content['value']:.2f}", claim.paper.partition("±")[0]
-            found.setdefault(claim.claim.partition(",")[0], {})[setting] = f"{ours} ({paper})"
-    all_settings = (setting for settings, _, _ in FEW_SHOT.values() for setting in settings)
-    settings = [setting for setting in all_settings if any(setting in row for row in found.values())]
+            found.setdefault(claim.claim.partition(",")[0], {})[_setting(claim)] = f"{ours} ({paper})"
+    settings = [s for s in dict.fromkeys(map(_setting, claims)) if any(s in row for row in found.values())]
     yield f"| accuracy, % | {' | '.join(settings)} |"
     yield "|---|" + "---:|" * len(settings)
     for title, row in found.items():
         yield f"| {title} | {' | '.join(row.get(setting, '') for setting in settings)} |"
+
+
+def _setting(claim: Claim) -> str:
+    """Return what the preset of a cell is of, such as omniglot-5w1s."""
+    return claim.presets[0].rpartition("-")[0]
 
 
 def _of(table: str) -> list[Claim]:

@@ -18,13 +18,14 @@ from metastep.train.device import release
 from metastep.train.fields import Device
 from metastep.train.run import Run
 from metastep.train.stop import Stop, stop_on_signals
-from metastep.train.together import Turns, together
+from metastep.train.turns import Turns
 from study.claims import files
 from study.claims.claims import Claim, Finding
 from study.claims.evidence import Evidence, MissingError
 from study.claims.kinds import Kind, kind_of
 from study.claims.outcomes import MADE, made_here, write_made
 from study.claims.planning import Job, presets_of, runs_of, wanted_for
+from study.together import together
 
 ABSENT, NOT_MADE = "is not at hand.", "Its runs were not made yet."
 

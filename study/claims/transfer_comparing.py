@@ -1,10 +1,10 @@
-"""Claims that compare ways of transfer, by means over seeds. Presets are in the order of the register."""
+"""Claims that compare ways of transfer, by means over seeds. Presets are in the order of claims.toml."""
 
 import statistics
 from collections.abc import Sequence
 
 from study.claims.cells import LEAST
-from study.claims.claims import Finding, Judge, Presets, holds
+from study.claims.claims import Finding, Presets, holds
 from study.claims.comparing import found
 from study.claims.costs import absent
 from study.claims.differences import Difference, over_seeds
@@ -14,25 +14,17 @@ from study.claims.transfer_costs import time_by_steps
 EARLY, SETTLED = 0.1, 0.5  # of training: the first tenth; the second half
 
 
-def surrogate_fails(size: float) -> Judge:
-    """(scratch, multistep, first-order): below Multi-step, and nearer to scratch than to it"""
-
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        scratch, multistep, surrogate = presets
-        lost, left = over_seeds(evidence, multistep, surrogate), over_seeds(evidence, surrogate, scratch)
-        return found(as_printed(lost, size) and left.mean < lost.mean, lost, [lost, left])
-
-    return judge
+def surrogate_fails(evidence: Evidence, presets: Presets, size: float) -> Finding:
+    """Ask whether the surrogate is below Multi-step, and nearer to scratch. Presets: scratch, Multi-step, surrogate."""
+    scratch, multistep, surrogate = presets
+    lost, left = over_seeds(evidence, multistep, surrogate), over_seeds(evidence, surrogate, scratch)
+    return found(as_printed(lost, size) and left.mean < lost.mean, lost, [lost, left])
 
 
-def is_better(size: float | None = None) -> Judge:
-    """(what is claimed to be, than what), by how much"""
-
-    def judge(evidence: Evidence, presets: Presets) -> Finding:
-        gain = over_seeds(evidence, *presets)
-        return found(as_printed(gain, size), gain, [gain])
-
-    return judge
+def is_better(evidence: Evidence, presets: Presets, size: float | None = None) -> Finding:
+    """Ask whether the first preset is better than the second, by about `size` points where the paper prints them."""
+    gain = over_seeds(evidence, *presets)
+    return found(as_printed(gain, size), gain, [gain])
 
 
 def as_printed(gain: Difference, size: float | None) -> bool:

@@ -14,12 +14,12 @@ from metastep.errors import MetastepError
 from metastep.train.fields import Device
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.together import Turns
 from metastep.train.transfer import train as training
 from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.epoch import Trained
 from metastep.train.transfer.presets import PRESETS, SIZES
 from metastep.train.transfer.source import find_weights
+from metastep.train.turns import Turns
 from study.claims.data_notes import data_root, files_note
 from study.claims.outcomes import Outcome, Position, read_made
 

@@ -1,9 +1,9 @@
-"""How far each method is from the exact meta-gradient, and what it costs: Conv4, 5-way 1-shot on glyphs, 8 inner steps.
+"""Measure how far each method is from the exact meta-gradient, and what it costs, on Conv4.
 
-At two inner rates, and for each at a random θ and at one that was meta-trained for a while.
+5-way 1-shot on glyphs, 8 inner steps, two inner rates; for each rate at a random θ and at one that was meta-trained for
+a while.
 """
 
-import argparse
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,7 @@ from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
 from metastep.nets.conv4 import Conv4
 from study import results
+from study.experiments import arguments
 
 STEPS, TASKS = 8, 8
 RATES = (0.01, 0.1)
@@ -74,7 +75,7 @@ def look(problem: ms.Problem, meta: Any, tasks: ms.Task, lr: float, iterations: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("compare_conv4", __doc__)
     parser.add_argument("--iterations", type=int, default=200, help="of meta-training before the second look")
     options = parser.parse_args()
     torch.set_num_threads(1)  # two on two shared cores are erratic
@@ -88,9 +89,4 @@ def main() -> None:
         for iterations in (0, options.iterations):
             train(problem, meta, images, lr, iterations)
             rows += look(problem, meta, tasks, lr, iterations)
-    command = f"python -m study run compare_conv4 --iterations {options.iterations}"
-    print(results.write("compare-conv4", command, rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(results.write("compare-conv4", arguments.command("compare_conv4", options), rows))

@@ -1,9 +1,8 @@
-"""How far each method is from the exact meta-gradient, at the θ of trained learners and through their own inner loops.
+"""Measure how far each method is from the exact meta-gradient at trained learners, through their own inner loops.
 
 python -m study run compare_learners runs/reproduce/omniglot-5w1s-* --data DATA
 """
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from metastep.data.episodes import Episodes
 from metastep.train.fewshot.building import build_estimator
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from study import results
+from study.experiments import arguments
 from study.experiments.compare_conv4 import EVALUATION_SEED, told
 
 METHODS = {
@@ -53,15 +53,10 @@ def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser = arguments.parser("compare_learners", __doc__)
+    arguments.add_runs(parser)
     parser.add_argument("--tasks", type=int, default=8)
-    parser.add_argument("--data", type=Path, help="the data directory")
+    arguments.add_data(parser)
     options = parser.parse_args()
     rows = [row for folder in options.runs for row in look(folder, options.data, options.tasks)]
-    command = f"python -m study run compare_learners RUNS --tasks {options.tasks} --data DATA"
-    print(results.write("compare-learners", command, rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(results.write("compare-learners", arguments.command("compare_learners RUNS", options), rows))

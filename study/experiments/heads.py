@@ -1,11 +1,10 @@
-"""How far the rows of a trained head have come apart, and what the learner is without it: from zero, as for other ways.
+"""Measure how far the rows of a trained head have moved apart, and what the learner is with a head from zero.
 
     python -m study run heads runs/reproduce/omniglot-* --data DATA
 
-A task's classes come in random order, so that a row has nothing to say about one class rather than another.
+A task's classes come in random order, so that no row has anything to say about one class rather than another.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from metastep import Learner
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.scores import Evaluation, paired_difference
 from study import results
+from study.experiments import arguments
 
 HEAD = "head.weight"
 EARLY = 1  # steps
@@ -55,19 +55,15 @@ def early(evaluation: Evaluation) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser = arguments.parser("heads", __doc__)
+    arguments.add_runs(parser)
     parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--data", type=Path, help="the data directory")
+    arguments.add_data(parser)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    command = f"python -m study run heads RUNS --episodes {options.episodes} --data DATA"
+    command = arguments.command("heads RUNS", options)
     for folder in options.runs:
         rows.append(row(folder, options.episodes, options.data))
         print(*(f"{name} {value}" for name, value in rows[-1].items() if isinstance(value, float | str)), flush=True)
         path = results.write("heads", command, rows)
     print(path)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
-"""Judge a learner that comes with metastep on 600 test episodes, as it was trained and as it was not.
+"""Judge a shipped learner on 600 test episodes, as it was trained and as it was not.
 
-Keeps the result: results/learners/NAME.json. With --kept, what `python -m study claims` found for these very weights is
-taken from results/claims/outcomes, and nothing else is asked: of photos, that spares a CPU hours.
+Writes results/learners/NAME.json. With --kept, takes what `python -m study claims` found for these very weights from
+results/claims/outcomes and measures nothing: on photos, that saves hours of CPU time.
 """
 
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from metastep import Learner
@@ -18,6 +17,7 @@ from metastep.train.fewshot.shipped import find_learner
 from metastep.train.files import replace_file
 from study import results
 from study.claims import keeping
+from study.experiments import arguments
 from study.tables.claim_tables import CLAIMS
 
 SHOTS, WAYS = (1, 5), (5, 10, 20)
@@ -33,14 +33,14 @@ def otherwise(config: TrainConfig, most_ways: int = max(WAYS), one_by_one: bool 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("learner", __doc__)
     parser.add_argument("name")
-    parser.add_argument("--data", type=Path, help="the data directory")
     parser.add_argument("--most-ways", type=int, default=max(WAYS), help="of photos, many ways take a CPU hours")
     parser.add_argument(
         "--one-by-one", action="store_true", help="pictures that come one at a time, too, which takes long"
     )
     parser.add_argument("--kept", action="store_true", help="take what its run found, and measure nothing")
+    arguments.add_data(parser)
     options = parser.parse_args()
     learner = Learner.load(find_learner(options.name))
     path = results.ROOT / "results" / "learners" / f"{options.name}.json"
@@ -70,27 +70,14 @@ def kept(learner: Learner, options: argparse.Namespace, before: dict[str, Any]) 
     if not found:
         raise SystemExit(f"{CLAIMS / keeping.FOLDER} has no run with these weights. Leave --kept out, to measure.")
     made, evaluation = found[0]
-    return {
-        "command": f"python -m study claims, and {command(options)}",
-        "commit": made.commit,
-        "device": made.device,
-        "versions": {"python": made.python, "torch": made.torch},
-        "evaluation": told(evaluation),
-        "otherwise": [],
-    }
+    about = results.provenance_of_run(f"python -m study claims, and {command(options)}", made)
+    return about | {"evaluation": told(evaluation), "otherwise": []}
 
 
 def command(options: argparse.Namespace) -> str:
-    if options.kept:
-        return f"python -m study run learner {options.name} --kept"
-    fewer = f" --most-ways {options.most_ways}" if options.most_ways < max(WAYS) else ""
-    alone = " --one-by-one" if options.one_by_one else ""
-    return f"python -m study run learner {options.name}{fewer}{alone} --data DATA"
+    untold = ("most_ways", "one_by_one", "data") if options.kept else ()
+    return arguments.command(f"learner {options.name}", options, "name", *untold)
 
 
 def told(found: Evaluation) -> dict[str, Any]:
     return {key: value for key, value in asdict(found).items() if key != "accuracies"}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,10 @@
-"""What an exact meta-gradient costs through modules that are not differentiated by hand.
+"""Measure an exact meta-gradient through modules that are not differentiated by hand.
 
-`python -m study run other_modules`: eight tasks of ten examples and eight inner steps, by the sweep with either
-curvature, by autograd mapped over tasks, and by the loop over tasks that everybody writes; beside them Multi-step and
-first order. Examples are noise. All of a row run in one process, in turn, and exact ways must agree.
+Eight tasks of ten examples and eight inner steps: by the sweep with either curvature, by autograd mapped over tasks,
+and by the loop over tasks that everybody writes; Multi-step and first order for comparison. Examples are noise. All
+ways of a row run in one process, in turn, and the exact ones must agree.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from metastep.core.memory import peak_bytes
 from metastep.core.modules import plain_recurrence
 from metastep.train.device import device_for
 from study import results
+from study.experiments import arguments
 
 WAYS, EXAMPLES, TASKS, STEPS, RATE = 5, 10, 8, 8, 0.01
 LOOP, ALONE, EXACT = "loop over tasks", "exact, task by task", ("exact", "exact_forward", "autograd, mapped")
@@ -160,16 +160,12 @@ def row(setting: str, name: str, times: list[float], memory: float) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("other_modules", __doc__)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    options = parser.parse_args()
     torch.set_num_threads(1)  # two on two shared cores are erratic
     rows = []
     for setting in SUBJECTS:
-        rows += measure(setting, repeats, device_for("auto"))
+        rows += measure(setting, options.repeats, device_for("auto"))
         print(f"{setting}: " + ", ".join(f"{r['method']} {r['ms']} ms" for r in rows if r["setting"] == setting))
-    print(results.write("other-modules", f"python -m study run other_modules --repeats {repeats}", rows))
-
-
-if __name__ == "__main__":
-    main()
+    print(results.write("other-modules", arguments.command("other_modules", options), rows))

@@ -1,12 +1,12 @@
-"""Training by the fastest path beside the plain one: the same losses within noise, and learners as good.
+"""Compare training by the fastest path with training by the plain path.
 
-Three runs of each method, 5-way 1-shot: by the fastest path that there is here (derivatives by hand; on a GPU Triton
-kernels in tf32, captured); by the plain one from the same start on the same episodes (autograd mapped over tasks, in
-float32, step by step); and by the plain one with another seed, which says what noise is. All are tested on the same
-episodes. On a GPU as in the paper, on a CPU with a small net; on Omniglot or, where that is not at hand, on glyphs.
+Both must have the same losses within noise, and learners as good. Three runs of each method, 5-way 1-shot: by the
+fastest path available here (derivatives by hand; on a GPU Triton kernels in tf32, captured); by the plain path from the
+same start on the same episodes (autograd mapped over tasks, in float32, step by step); and by the plain path with
+another seed, which shows the noise. All are tested on the same episodes. On a GPU the net is the paper's, on a CPU a
+small one; the data are Omniglot or, without it, glyphs.
 """
 
-import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from metastep.train.fewshot.stepping import StepByStep, Stepper, stepper
 from metastep.train.fields import Precision
 from metastep.train.stop import Stop
 from study import results
+from study.experiments import arguments
 from study.experiments.settings import configured, data_set, size_here
 from study.tables.curves import draw_losses
 
@@ -125,27 +126,22 @@ def row(method: str, name: str, found: Found, plain: Found) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("same_path", __doc__)
     on_gpu = uses_gpu("auto")
     parser.add_argument("--iterations", type=int, default=300 if on_gpu else 200)
     parser.add_argument("--episodes", type=int, default=600 if on_gpu else 200, help="to test on")
-    parser.add_argument("--gentle", action="store_true", help=f"an inner rate of {GENTLE}: all methods learn at once")
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--gentle", action="store_true", help=f"an inner rate of {GENTLE}: all methods learn at once")
     parser.add_argument("--data", type=Path, help="the data directory that has Omniglot")
     options = parser.parse_args()
     dataset, rows, size = data_set(options.data), [], size_here()
     if options.gentle:
         size = size._replace(rate=GENTLE)
-    asked = f"--iterations {options.iterations} --episodes {options.episodes} --methods {options.methods}"
-    asked += " --gentle" * options.gentle + " --data DATA" * (dataset == "omniglot")
+    command = arguments.command("same_path", options, *(["data"] if dataset == "glyphs" else []))
     for method in options.methods.split(","):
         config = configured(dataset, SETTING, method, size, options.iterations)
         rows += compared(config, method, options.episodes, options.data)
         # Whatever stops it now, this much is there.
-        path = results.write("same-path" + "-gentle" * options.gentle, f"python -m study run same_path {asked}", rows)
+        path = results.write("same-path" + "-gentle" * options.gentle, command, rows)
         draw_losses(rows, results.picture_of(path.stem))
     print(path)
-
-
-if __name__ == "__main__":
-    main()

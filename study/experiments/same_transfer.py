@@ -1,11 +1,10 @@
-"""A transfer iteration as it is compiled, beside the plain one: how far each is from float64.
+"""Compare a compiled transfer iteration with the plain one: how far each is from float64.
 
-ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor has
-compiled it, in float32 and in tf32; on a CPU it is traced, and the batch is small. Compiling takes minutes: called
-again, it goes on where it was stopped.
+ResNet-32 to VGG-9, the first iteration of each method from the same state on the same batch. On a GPU inductor compiles
+it, in float32 and in tf32; on a CPU it is traced, and the batch is small. Compiling takes minutes: the same command
+continues where it was stopped.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -16,8 +15,8 @@ from metastep.train.transfer.building import prepare
 from study import results
 from study.bench.cases import Case
 from study.bench.transfer import config_of, endless, load, untrained_source
+from study.experiments import arguments
 
-COMMAND = "python -m study run same_transfer"
 SETTING, STEPS = "transfer-stl10", 2
 WINDOWS = {"baseline": 1, "multi_step": 2}
 Precision = Literal["float32", "tf32", "float64"]
@@ -67,17 +66,11 @@ def compared(case: Case, runs: list[tuple[Precision, str]]) -> Iterator[dict[str
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
-    rows = results.kept("same-transfer", COMMAND)
+    command = arguments.command("same_transfer", arguments.parser("same_transfer", __doc__).parse_args())
+    rows = results.kept("same-transfer", command)
     done = [(row["method"], row["precision"], row["run"]) for row in rows]
     for method, window in WINDOWS.items():
         case = Case(SETTING, "metastep", method, STEPS, window, tasks=1, chunk=None, precision="fp32")
         runs = RUNS["gpu" if uses_gpu("auto") else "cpu"]
         left = [run for run in runs if (case.method_label, *run) not in done]
-        for row in compared(case, left) if left else ():
-            rows.append(row)
-            print(results.write("same-transfer", COMMAND, rows), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        results.write_each("same-transfer", command, rows, compared(case, left) if left else ())

@@ -1,11 +1,10 @@
-"""Four methods after a short run on a CPU: 5-way 1-shot on glyphs and, with --data, on Omniglot; 200 test episodes.
+"""Train four methods for a short time on a CPU, and test each on 200 episodes.
 
-The glyphs presets (a small Conv4, 8 tasks), also for Omniglot. Their inner rates were chosen on validation scripts,
-for some methods with more care than for others: this shows that all of them learn, not which is best. Written after
-every run: stopped, the same command goes on with the next.
+5-way 1-shot by the glyphs presets (a small Conv4, 8 tasks), on glyphs and, with --data, on Omniglot. Their inner rates
+were chosen on validation scripts, for some methods with more care than for others: this shows that all of them learn,
+not which is best. The file is written after every run: the same command continues with the next.
 """
 
-import argparse
 import tempfile
 from dataclasses import replace
 from itertools import product
@@ -21,6 +20,7 @@ from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.train import train
 from study import results
+from study.experiments import arguments
 
 EPISODES = 200
 METHODS = ("multistep4", "maml", "fomaml", "reptile")
@@ -52,20 +52,15 @@ def run(method: str, dataset: str, iterations: int, data: Path | None) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("short_runs", __doc__)
     parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--data", type=Path, help="the data directory that has Omniglot")
+    arguments.add_data(parser)
     options = parser.parse_args()
     datasets = ["glyphs", "omniglot"] if options.data else ["glyphs"]
-    command = f"python -m study run short_runs --iterations {options.iterations}" + " --data DATA" * bool(options.data)
+    command = arguments.command("short_runs", options)
     torch.set_num_threads(configuration(METHODS[0], "glyphs", 1).threads)  # a file tells it, and runs set it anyway
     rows = results.kept("short-runs", command)
     done = [(row["setting"], row["method"]) for row in rows]
-    for dataset, method in product(datasets, METHODS):
-        if (setting_of(dataset), method) not in done:
-            rows.append(run(method, dataset, options.iterations, options.data))
-            print(results.write("short-runs", command, rows), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    left = [each for each in product(datasets, METHODS) if (setting_of(each[0]), each[1]) not in done]
+    found = (run(method, dataset, options.iterations, options.data) for dataset, method in left)
+    results.write_each("short-runs", command, rows, found)

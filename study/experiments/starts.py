@@ -1,4 +1,4 @@
-"""Which start of the head serves all four settings of the paper, found on validation classes; and what a start does.
+"""Find which start of the head serves all four settings of the paper, and what a start does.
 
 Trains on Omniglot's training classes alone, at the paper's inner rate of 0.4, and validates on the classes that are
 held out of its 1,200. On a CPU, or without Omniglot, it can only be tried out: --filters 8 --tasks 2 --iterations 4.
@@ -18,9 +18,9 @@ from metastep.nets.head_init import HeadInit
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.files import replace_file
-from metastep.train.together import Turns
+from metastep.train.turns import Turns
 from study.claims import fewshot_runs
-from study.experiments import trials
+from study.experiments import arguments, trials
 from study.experiments.first_look import first_look
 from study.experiments.settings import PAPER, Size, configured, data_set
 
@@ -86,23 +86,19 @@ def main() -> None:
     study = Study(options.runs, options.data, size, options.iterations, options.episodes, options.looks)
     ended = study.complete(jobs, options.together, options.budget)
     rows = [study.row(job, ended.get(job.name, "")) for job in jobs if study.has_begun(job.name)]
-    names = ("settings", "methods", "heads", "iterations", "looks", "episodes", "filters", "tasks", "rate")
-    trials.tell("starts", trials.command("starts", options, *names), rows)
+    trials.tell("starts", arguments.command("starts", options), rows)
     if len(ended) < len(jobs):
         sys.exit(UNFINISHED)
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("starts", __doc__)
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--heads", nargs="+", default=HEADS, choices=get_args(HeadInit))
+    trials.add_options(parser, iterations=2_000, runs="starts")
     parser.add_argument("--filters", type=int, help="of the net, if not as in the paper")
     parser.add_argument("--tasks", type=int, help="in an iteration, if not as in the paper")
     parser.add_argument("--rate", type=float, help="of the inner loop, if not as in the paper")
-    trials.add_options(parser, iterations=2_000, runs="starts")
+    arguments.add_data(parser)
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

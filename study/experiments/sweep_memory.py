@@ -1,11 +1,10 @@
-"""Peak memory of the sweep beside first order and plain autograd, against the number of inner steps.
+"""Measure peak memory against the number of inner steps: the sweep, first order and plain autograd.
 
 Omniglot's 20-way 5-shot setting: the flattened Conv4, 100 support and 300 query pictures, SGD with momentum. The
-pictures are noise: they cost the same. peak_mib is on a GPU the peak of its allocator; on a CPU each row is a fresh
-process, and it is the peak resident size less that before the work. tensors_mib is what live tensors take.
+pictures are noise: they cost the same. On a GPU peak_mib is the peak of its allocator. On a CPU each row is a fresh
+process, and peak_mib is its peak resident size minus the size before the work. tensors_mib is what live tensors take.
 """
 
-import argparse
 import itertools
 import json
 import statistics
@@ -22,6 +21,7 @@ from metastep.core.memory import peak_bytes
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.bench.machines import peak_resident_mib
+from study.experiments import arguments
 
 WAYS, SHOTS, QUERIES = 20, 5, 15
 STEPS = (1, 8, 32, 64)
@@ -86,22 +86,24 @@ def row(
     }  # fmt: skip
 
 
-def in_fresh_process(method: str, steps: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "study.experiments.sweep_memory", "--row", method, str(steps)]
+def in_fresh_process(method: str, steps: int, repeats: int) -> dict[str, Any]:
+    # Not by `python -m study run`: the memory of what that imports could serve the work, and would not be counted.
+    module = [sys.executable, "-m", "study.experiments.sweep_memory"]
+    command = [*module, "--row", method, str(steps), "--repeats", str(repeats)]
     run = subprocess.run(command, cwd=results.ROOT, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return found
 
 
-def on_gpu(method: str, steps: int) -> dict[str, Any]:
+def on_gpu(method: str, steps: int, repeats: int) -> dict[str, Any]:
     try:
-        return measure(method, steps, repeats=3)
+        return measure(method, steps, repeats)
     except torch.OutOfMemoryError:
         return row(method, steps, None, None, None, None, "out of memory")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("sweep_memory", __doc__)
     parser.add_argument("--row", nargs=2, metavar=("METHOD", "STEPS"), help="measure one row and print it as JSON")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
@@ -110,10 +112,11 @@ def main() -> None:
         print(json.dumps(measure(options.row[0], int(options.row[1]), options.repeats)))
         return
     rows = []
+    measured = on_gpu if DEVICE == "cuda" else in_fresh_process
     for steps, method in itertools.product(STEPS, METHODS):
-        rows.append(on_gpu(method, steps) if DEVICE == "cuda" else in_fresh_process(method, steps))
+        rows.append(measured(method, steps, options.repeats))
         print(f"{method:15s} {steps:3d} steps {rows[-1]['tensors_mib']} MiB {rows[-1]['ms']} ms", flush=True)
-    print(results.write("sweep-memory", "python -m study run sweep_memory", rows))
+    print(results.write("sweep-memory", arguments.command("sweep_memory", options), rows))
 
 
 if __name__ == "__main__":

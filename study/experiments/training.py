@@ -1,11 +1,12 @@
-"""How runs were trained, to be kept: python -m study run training runs/reproduce/*
+"""Keep how finished runs were trained, in results/runs.
 
-Of each finished few-shot run of `python -m study claims` a thinned curve, results/runs/NAME.json, which
-`python -m study tables` draws; of transfer runs all that they measured after their epochs, results/runs/NAME.jsonl, to
-five digits.
+    python -m study run training runs/reproduce/*
+
+Of each few-shot run of `python -m study claims` it keeps a thinned curve, results/runs/NAME.json, which
+`python -m study tables --figures` draws; of transfer runs all that they measured after their epochs,
+results/runs/NAME.jsonl, to five digits.
 """
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from study import results
 from study.claims import transfer_runs
 from study.claims.kinds import kind_of
 from study.claims.outcomes import read_made
+from study.experiments import arguments
 from study.tables import curves
 
 FOLDER = results.ROOT / "results" / "runs"
@@ -30,15 +32,9 @@ Point = tuple[int, float, float]  # iteration, accuracy in percent, loss; both o
 def kept(folder: Path) -> dict[str, Any]:
     made = read_made(folder)
     rows = [row for row in read_metrics(Run(folder).metrics_path) if row["kind"] == "train"]
-    return {
-        "run": folder.name,
-        "command": f"python -m study claims, and python -m study run training {folder.name}",
-        "commit": made.commit,
-        "device": made.device,
-        "versions": {"python": made.python, "torch": made.torch},
-        "data": made.data,
-        "curve": list(thinned(rows)),
-    }
+    command = f"python -m study claims, and python -m study run training {folder.name}"
+    about = results.provenance_of_run(command, made)
+    return {"run": folder.name, **about, "data": made.data, "curve": list(thinned(rows))}
 
 
 def thinned(rows: Sequence[dict[str, Any]]) -> Iterator[Point]:
@@ -72,8 +68,8 @@ def draw(kept: dict[str, dict[str, list[Point]]], picture: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", help="folders of finished runs")
+    parser = arguments.parser("training", __doc__)
+    arguments.add_runs(parser)
     for folder in parser.parse_args().runs:
         path, content = of_transfer(folder) if is_transfer(folder) else of_few_shot(folder)
         replace_file(path, content.encode())
@@ -95,7 +91,3 @@ def of_transfer(folder: Path) -> tuple[Path, str]:
 
 def rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
-"""`metastep transfer` for several seeds, and three more ways: fixed weights, first order, fine-tuning of the source.
+"""Train the digits transfer for several seeds: its usual ways, fixed weights, first order and fine-tuning.
 
-Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. Written after
-every run: stopped, the same command goes on with the seed that it was at.
+Every seed has a source net of its own. Every way has the best of the same few rates, see the presets. The file is
+written after every run: the same command continues with the seed that was interrupted.
 """
 
-import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.source import source_run
 from study import results
+from study.experiments import arguments
 
 OTHERS = {
     "fixed weights": "digits-sgd-fixed-weights",
@@ -58,20 +58,13 @@ def of_whole_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("transfer_digits", __doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="of each run, to try it out")
     options = parser.parse_args()
-    command = f"python -m study run transfer_digits --seeds {options.seeds}"
-    command += f" --epochs {options.epochs}" if options.epochs else ""
+    command = arguments.command("transfer_digits", options)
     torch.set_num_threads(PRESETS[METHODS["scratch"]].threads)  # a file tells it, and runs set it anyway
     rows = of_whole_seeds(results.kept("transfer-digits", command))
     for seed in sorted(set(range(options.seeds)) - {row["seed"] for row in rows}):
         with tempfile.TemporaryDirectory() as folder:
-            for found in run(seed, Path(folder), options.epochs):
-                rows.append(found)
-                print(results.write("transfer-digits", command, rows), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            results.write_each("transfer-digits", command, rows, run(seed, Path(folder), options.epochs))

@@ -1,17 +1,16 @@
-"""Time and memory of one iteration of meta-transfer learning: `python -m study run transfer_time`.
+"""Measure time and memory of one iteration of meta-transfer learning.
 
-Multi-step beside the baseline, in one run: as they are here (source features found once for a batch; the first window's
-product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, which is
-what the published implementation pays. Pictures are synthetic; nets, batches and rates are those of the presets.
+Multi-step and the baseline in one run: as they are here (source features computed once for a batch; the first window's
+product is its mixed part alone), without that shortcut, and with a source that is run again by every loss, as the
+published implementation does. Pictures are synthetic; nets, batches and rates are those of the presets.
 
-On a GPU all of these are captured, and not compiled: a compiler finds what is done twice. Each method has a row without
-a capture too, and one compiled, as by `--compile`, whose note tells how long that took; --no-compile spares the latter,
---pair both.
+On a GPU all of these are captured, and not compiled: a compiler would remove the repetition. Each method also has a row
+without a capture, and a compiled one, whose note says how long compiling took. --no-compile leaves out the compiled
+rows, --pair both kinds.
 
-Written after every row: stopped, the same command goes on with the next.
+The file is written after every row: the same command continues with the next.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -35,6 +34,7 @@ from metastep.train.transfer.iteration import initial_state, iteration
 from study import results
 from study.bench.cases import TRANSFERS, Transfer
 from study.bench.transfer import RATE, nets, pictures
+from study.experiments import arguments
 
 METHODS = {
     "scratch": presets.SCRATCH,
@@ -144,13 +144,13 @@ def with_fewer(setting: Transfer, times: int) -> Transfer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments.parser("transfer_time", __doc__)
     parser.add_argument("--fewer", type=int, default=1, help="divides the batches, for a CPU")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--settings", nargs="+", choices=TRANSFERS, default=[STANDARD, BIRD])
     parser.add_argument("--pair", action="store_true", help="baseline and Multi-step alone, as they are")
+    parser.add_argument("--no-compile", action="store_true", help="on a GPU, measure nothing compiled")
     parser.add_argument("--name", default="transfer-time", help="of the file: results/bench/DEVICE-NAME.json")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="on a GPU, compiled too")
     options = parser.parse_args()
     device = device_for("auto")
     torch.set_float32_matmul_precision("high")
@@ -159,8 +159,8 @@ def main() -> None:
     if device.type == "cpu":
         torch.set_num_threads(1)
     settings = {name: with_fewer(TRANSFERS[name], options.fewer) for name in options.settings}
-    ways = ways_to_run(device.type == "cuda", options.pair, options.compile)
-    command = command_of(options)
+    ways = ways_to_run(device.type == "cuda", options.pair, not options.no_compile)
+    command = arguments.command("transfer_time", options)
     rows = results.kept(options.name, command)
     done = [Job.of(row) for row in rows]
     for job in planned(settings, {"": PAIR} if options.pair else VARIANTS, ways):
@@ -171,13 +171,3 @@ def main() -> None:
             told = {key: rows[-1][key] for key in ("setting", "implementation", "method", "ms", "peak_mib", "note")}
             print(told, results.write(options.name, command, rows), flush=True)
         torch.cuda.empty_cache()  # of a GPU; elsewhere it does nothing
-
-
-def command_of(options: argparse.Namespace) -> str:
-    command = f"python -m study run transfer_time --fewer {options.fewer} --repeats {options.repeats}"
-    command += f" --settings {' '.join(options.settings)}" + (" --pair" if options.pair else "")
-    return command + ("" if options.compile else " --no-compile") + f" --name {options.name}"
-
-
-if __name__ == "__main__":
-    main()

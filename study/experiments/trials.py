@@ -18,11 +18,12 @@ from metastep.train.fewshot.config import TrainConfig, ValidationConfig
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.together import Turns, together
 from metastep.train.transfer.config import TransferConfig
+from metastep.train.turns import Turns
 from study import results
 from study.claims.kinds import Kind
 from study.tables.curves import draw_accuracies
+from study.together import together
 
 TOGETHER = 4  # on a GPU
 
@@ -36,15 +37,6 @@ def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> 
     parser.add_argument("--together", type=int, default=TOGETHER if uses_gpu("auto") else 1, help="runs at a time")
     parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and goes on")
     parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
-    parser.add_argument("--data", type=Path, help="the data directory")
-
-
-def command(module: str, options: argparse.Namespace, *names: str) -> str:
-    """As it was typed, but for where data and runs are, and how long it may take at a time"""
-    given = {name: value for name in names if (value := getattr(options, name)) not in (None, "")}
-    words = {name: value if isinstance(value, list | tuple) else [str(value)] for name, value in given.items()}
-    flags = (f"--{name} {' '.join(value)}" for name, value in words.items())
-    return " ".join([f"python -m study run {module}", *flags, *(["--data DATA"] if options.data else [])])
 
 
 def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:

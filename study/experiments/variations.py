@@ -1,4 +1,4 @@
-"""What a choice that the paper leaves open does to a preset: each varied by itself, judged by validation.
+"""Vary one choice of a preset at a time, where the paper leaves it open, and judge by validation.
 
     python -m study run variations first-order --presets omniglot-20w1s-fomaml \\
         --vary net.head_init=default,kaiming inner.weight_decay=0.0001 seed=1
@@ -12,9 +12,8 @@
     python -m study run variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
         --vary meta.lr=0.0001 seed=1
 
-Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as ever.
-
-Names are those of config.json. --base makes every run a smaller one, which a CPU can train.
+Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as usual.
+Names are those of config.json. --base makes every run smaller, so that a CPU can train it.
 """
 
 import argparse
@@ -31,10 +30,10 @@ from metastep.errors import MetastepError
 from metastep.train.config import from_plain, to_plain
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.run import Run
-from metastep.train.together import Turns
 from metastep.train.transfer.config import TransferConfig
+from metastep.train.turns import Turns
 from study.claims.kinds import kind_of
-from study.experiments import trials
+from study.experiments import arguments, trials
 from study.tables.curves import VARIED
 
 Config = TrainConfig | TransferConfig
@@ -114,8 +113,7 @@ def main() -> None:
     )
     begun = [one for name, one in asked.items() if Run.is_there(folder(name))]
     rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
-    names = ("presets", "base", "vary", "iterations", "looks", "episodes")
-    trials.tell(options.name, trials.command(f"variations {options.name}", options, *names), rows)
+    trials.tell(options.name, arguments.command(f"variations {options.name}", options, "name"), rows)
     if len(ended) < len(asked):
         sys.exit(UNFINISHED)
 
@@ -136,16 +134,13 @@ def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments.parser("variations", __doc__)
     parser.add_argument("name", choices=VARIED, help="of the study: results/bench/DEVICE-NAME.json")
     parser.add_argument("--presets", nargs="+", required=True)
+    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+outer.tasks=8")
     parser.add_argument(
         "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"
     )
-    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+outer.tasks=8")
     trials.add_options(parser, iterations=5_000, runs="variations")
+    arguments.add_data(parser)
     return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from study import results
 from study.bench.cases import METHODS, PAPER_SETTINGS, SETTINGS, STANDARD, STANDARD_STEPS, TRANSFERS, Case
 from study.bench.floor import H200, Work, floor, parameters
 from study.bench.results import Row, case_of
-from study.tables.provenance import provenance
 
 OURS = "metastep"
 FLOORS = ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order")
@@ -56,7 +55,7 @@ def bench(name: str) -> Iterator[str]:
     content, rows = measured(name)
     if not rows:
         return
-    yield provenance(content)
+    yield results.caption(content)
     yield from alternatives(rows)
     if "H200" in content["device"]:
         yield from fractions(rows)
@@ -179,7 +178,7 @@ def growth(name: str) -> Iterator[str]:
         return
     found = {(case.setting, case.tasks, case.method_label): row for case, row in _ours(rows)}
     methods = list(dict.fromkeys(method for *_, method in found))
-    yield provenance(content)
+    yield results.caption(content)
     yield "\n**With tasks and parameters**: ms (MiB)\n"
     yield from heading("parameters", "tasks", *methods)
     for setting, tasks in dict.fromkeys(key[:2] for key in found):

@@ -46,7 +46,7 @@ def unturned(name: str) -> Iterator[str]:
     for claim in (each for each in REGISTER.values() if each.table == "T4"):
         content = files.read(CLAIMS, claim.id)
         if content and (seen := re.search(r"as they are: (\d+\.\d+)±(\d+\.\d+)", content["note"])):
-            printed = Printed(*map(float, claim.paper.split("±")))
+            printed = Printed.read(claim.paper)
             turned[content["verdict"]] += 1
             alone[few_shot_verdict(float(seen[1]), float(seen[2]), printed, OMNIGLOT)] += 1
     first, second = (", ".join(f"{of[v]} {v}" for v in ("better", "reproduced", "short")) for of in (turned, alone))
@@ -108,6 +108,7 @@ def looked() -> Outcome | None:
 
 
 def draw() -> None:
+    """Draw the figures of docs/results.md that there is something to draw of."""
     for data, panels in training.settings().items():
         training.draw(panels, DOCS / trained(data))
     if path := measured():
@@ -119,7 +120,3 @@ def draw() -> None:
         draw_ablations(runs, time_by_steps(Evidence(results.FOLDER, results.FOLDER)), DOCS / ABLATED)
     if run := looked():
         draw_gradient_differences(run, DOCS / CHANGES)
-
-
-if __name__ == "__main__":
-    draw()

@@ -1,4 +1,4 @@
-"""Pictures of the curves of runs, a panel for each method or setting; called alone, of all files that there are."""
+"""Pictures of the curves of runs: a panel for each method or setting."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,14 +73,10 @@ def draw(
 
 
 def main() -> None:
-    """From the files alone, which may come from another machine"""
+    """Draw the curves and plots of all files of results."""
     for what, drawn in {"same-path": draw_losses, **dict.fromkeys(("starts", *VARIED), draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
     for picture in sorted(results.FOLDER.glob("*.svg")):
         content = results.read(f"bench/{picture.stem}")
         plot(content["rows"], content["device"], picture)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Write the tables in docs that are made from results."""
+"""The tables and figures in docs that are made from results."""
 
 import re
 import sys
@@ -10,9 +10,8 @@ from metastep.train.fewshot.shipped import shipped
 from metastep.train.files import replace_file
 from study import results
 from study.claims.register import TABLES as CLAIMED
-from study.tables import bench_tables, claim_tables, goals, run_tables, study_tables, transfer_tables
+from study.tables import bench_tables, claim_tables, curves, goals, run_tables, study_tables, transfer_tables
 from study.tables.curves import FEW_SHOT, TRANSFER
-from study.tables.provenance import provenance
 
 PAGES = (
     results.ROOT / "README.md",
@@ -29,7 +28,7 @@ def sweep_memory(name: str) -> Iterator[str]:
     content = results.read(name)
     rows = {(row["steps"], row["method"]): row for row in content["rows"]}
     methods = list(dict.fromkeys(method for _, method in rows))
-    yield provenance(content)
+    yield results.caption(content)
     yield "| inner steps | " + " | ".join(TITLES[m] for m in methods) + " |"
     yield "|---|" + "---:|" * len(methods)
     for steps in sorted({steps for steps, _ in rows}):
@@ -58,7 +57,7 @@ def other_modules(name: str) -> Iterator[str]:
     content = results.read(name)
     rows = {(row["setting"], row["method"]): row for row in content["rows"]}
     methods = list(dict.fromkeys(method for _, method in rows))
-    yield provenance(content)
+    yield results.caption(content)
     yield "| | " + " | ".join(methods) + " |"
     yield "|---|" + "---:|" * len(methods)
     for setting in dict.fromkeys(setting for setting, _ in rows):
@@ -72,7 +71,7 @@ def other_modules(name: str) -> Iterator[str]:
 
 def compare_conv4(name: str) -> Iterator[str]:
     content = results.read(name)
-    yield provenance(content)
+    yield results.caption(content)
     looks = dict.fromkeys((row["inner_rate"], row["iterations"]) for row in content["rows"])
     for lr, iterations in looks:
         rows = [row for row in content["rows"] if (row["inner_rate"], row["iterations"]) == (lr, iterations)]
@@ -90,7 +89,7 @@ def compare_conv4(name: str) -> Iterator[str]:
 
 def short_runs(name: str) -> Iterator[str]:
     content = results.read(name)
-    yield provenance(content)
+    yield results.caption(content)
     yield "| data | method | iterations | seconds | accuracy, % | 95 % interval |"
     yield "|---|---|---:|---:|---:|---:|"
     for row in content["rows"]:
@@ -105,7 +104,7 @@ def transfer_digits(name: str) -> Iterator[str]:
     content = results.read(name)
     rows = content["rows"]
     seeds = sorted({row["seed"] for row in rows})
-    yield provenance(content)
+    yield results.caption(content)
     yield "| | products an iteration | rate | seconds | " + " | ".join(f"seed {n}" for n in seeds) + " | mean, % | ± |"
     yield "|---|---:|---:|---:|" + "---:|" * (len(seeds) + 2)
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -121,7 +120,7 @@ def transfer_digits(name: str) -> Iterator[str]:
 def learner(name: str) -> Iterator[str]:
     content = results.read(name)
     found = content["evaluation"]
-    yield provenance(content)
+    yield results.caption(content)
     yield f"{found['episodes']} episodes of {found['dataset']}'s {found['split']} classes:\n"
     yield "| task | inner steps | accuracy, % | 95 % interval |"
     yield "|---|---|---:|---:|"
@@ -196,3 +195,10 @@ def write(check: bool = False) -> None:
         if check:
             sys.exit(f"{page} is not in step with results: run python -m study tables")
         replace_file(page, after.encode())
+
+
+def draw() -> None:
+    """Draw the figures in docs anew, from results alone."""
+    curves.main()
+    claim_tables.draw()
+    transfer_tables.draw_weights()

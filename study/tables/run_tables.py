@@ -8,7 +8,6 @@ from statistics import fmean
 from study import results
 from study.bench.results import Row
 from study.tables.bench_tables import heading, line
-from study.tables.provenance import provenance
 
 NEAR = 0.9  # of the best accuracy
 LEARNED = 1.5  # times chance
@@ -22,7 +21,7 @@ def told(name: str) -> list[Row]:
 def table(name: str, titles: Sequence[str], words: int, cells: Callable[[Row], Sequence[str]]) -> Iterator[str]:
     """`words`: how many of the titles are not above numbers"""
     if rows := told(name):
-        yield provenance(results.read(name))
+        yield results.caption(results.read(name))
         yield from heading(*titles, words=words)
         yield from (line(*cells(row)) for row in rows)
 
@@ -136,7 +135,7 @@ def compared_learners(name: str) -> Iterator[str]:
     """A line for each learner, with the cosine of each method"""
     if rows := told(name):
         methods = list(dict.fromkeys(row["method"] for row in rows))
-        yield provenance(results.read(name))
+        yield results.caption(results.read(name))
         yield from heading("learner", "inner rate", *methods, words=1)
         for run, of in groupby(rows, itemgetter("run")):
             found = {row["method"]: row for row in of}

@@ -7,7 +7,6 @@ from study.bench.cases import SETTINGS
 from study.bench.floor import H200, NOTHING, floor_parts
 from study.bench.results import Row, case_of
 from study.tables.bench_tables import heading, line
-from study.tables.provenance import provenance
 
 SHOWN = 12  # kernels of a profile
 PARTS = {  # how the names of our kernels begin: what of the floor they are for
@@ -21,7 +20,7 @@ def startup(name: str) -> Iterator[str]:
     content = results.read_if_there(name)
     rows = [row for row in content["rows"] if "cold_seconds" in row]
     if rows:
-        yield provenance(content)
+        yield results.caption(content)
         yield from heading("setting", "method", "cold, s", "warm, s", "process, cold", "process, warm", words=2)
     for row in rows:
         times = (row[f"{cache}_{kind}"] for kind in ("seconds", "process_seconds") for cache in ("cold", "warm"))
@@ -32,7 +31,7 @@ def profile(name: str) -> Iterator[str]:
     content = results.read_if_there(name)
     rows = [row for row in content["rows"] if "busy_ms" in row]
     if rows:
-        yield provenance(content)
+        yield results.caption(content)
     for row in rows:
         busy = f"busy for {row['busy_ms']:.2f} ({row['busy_ms'] / row['ms']:.0%}), {row['launches']:,.0f} calls"
         yield f"\n**{row['setting']}, {case_of(row).method_label}, {row['steps']} steps**: {row['ms']:.2f} ms, {busy}\n"
@@ -75,7 +74,7 @@ def precision(name: str) -> Iterator[str]:
         return
     precisions = list(dict.fromkeys(row["precision"] for row in rows))
     found = {(row["start"], case_of(row).method_label, row["precision"]): row for row in rows}
-    yield provenance(content)
+    yield results.caption(content)
     yield from heading("start", "method", *precisions, "halves of a batch", words=2)
     for start, method in dict.fromkeys(key[:2] for key in found):
         these = [found.get((start, method, one)) for one in precisions]

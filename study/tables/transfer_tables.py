@@ -7,7 +7,6 @@ from typing import Any
 from metastep.report.weights import save_weights_picture
 from study import results
 from study.claims.register import REGISTER
-from study.tables.provenance import provenance
 
 SHOWN = ("T2.2", "T2.8", "T2.14", "T3.8", "T3.14")
 RATIOS = {
@@ -57,7 +56,7 @@ def times(name: str) -> Iterator[str]:
         if row["implementation"] == "metastep"
     }
     settings = list(dict.fromkeys(setting for setting, _, _ in rows))
-    yield provenance(content)
+    yield results.caption(content)
     yield "| | " + " | ".join(f"{s}, batch {rows[s, 'baseline', '']['tasks']}" for s in settings) + " |"
     yield "|---|" + "---:|" * len(settings)
     measured = {note for _, method, note in rows if method == "multi_step"}
@@ -77,10 +76,6 @@ def _ratio(ours: dict[str, Any], baseline: dict[str, Any]) -> str:
 
 
 def draw_weights() -> None:
-    """docs/figures/stl10-weights.png, from the metrics that were kept"""
+    """Draw docs/figures/stl10-weights.png, from the metrics that were kept."""
     runs = [(method, kept(f"stl10-sgd-{method}", 0)) for method in ("baseline", "multistep")]
     save_weights_picture(runs, results.ROOT / "docs" / "figures" / "stl10-weights.png")
-
-
-if __name__ == "__main__":
-    draw_weights()

@@ -3,8 +3,7 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol, Self, SupportsFloat
@@ -33,8 +32,8 @@ class Progress:
     ) -> None:
         """`start`: the step a resumed run begins after; `name`: shown where there are several; `every`: seconds
         between two plain lines."""
-        shared = _shared.get()
-        self._display = shared or _Display(console or Console(stderr=True))
+        shared = shared_display.get()
+        self._display = shared or Display(console or Console(stderr=True))
         self._is_shared, self._name = shared is not None, name if shared else ""
         self._total, self._clock, self._every = total, clock, _REFRESH if self._display.live else every
         self._latest: tuple[int, dict[str, SupportsFloat]] = start, {}
@@ -82,23 +81,10 @@ class Progress:
             self._line.remove() if self._is_shared else self._display.close()
 
 
-@contextmanager
-def one_display(console: Console | None = None) -> Iterator[None]:
-    """Inside, every `Progress` is a line, with its name, of one display: a terminal has room for one at a time"""
-    display = _Display(console or Console(stderr=True), named=True)
-    before = _shared.set(display)
-    display.open()
-    try:
-        yield
-    finally:
-        display.close()
-        _shared.reset(before)
-
-
 def say(line: str, name: str = "") -> None:
     """One line beside the live ones, where there are any; `name`: shown where there are several"""
-    shared = _shared.get()
-    (shared or _Display(Console(stderr=True))).say(": ".join(filter(None, (name if shared else "", line))))
+    shared = shared_display.get()
+    (shared or Display(Console(stderr=True))).say(": ".join(filter(None, (name if shared else "", line))))
 
 
 class _Line(Protocol):
@@ -106,7 +92,7 @@ class _Line(Protocol):
     def remove(self) -> None: ...
 
 
-class _Display:
+class Display:
     def __init__(self, console: Console, named: bool = False) -> None:
         self._console, self.live = console, console.is_terminal and not console.is_dumb_terminal
         self._bars = bars.Progress(
@@ -133,7 +119,8 @@ class _Display:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-_shared: ContextVar[_Display | None] = ContextVar("shared", default=None)
+shared_display: ContextVar[Display | None] = ContextVar("shared_display", default=None)
+"""The one display of several runs in this process. Whoever runs several of them sets it."""
 
 
 class _Bar:

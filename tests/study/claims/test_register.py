@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from metastep.data.labelled import LABELLED, OWN, LabelledEntry
+from metastep.errors import MetastepError
 from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.train.transfer.presets import PRESETS as TRANSFER
 from metastep.train.transfer.presets import SIZES, TARGETS
 from study.claims import files, keeping
 from study.claims.claims import Finding
 from study.claims.evidence import Evidence
+from study.claims.judges import JUDGES
 from study.claims.kinds import kind_of
 from study.claims.planning import jobs_for, presets_of, price
-from study.claims.register import REGISTER, TABLES
+from study.claims.register import REGISTER, TABLES, read
 from study.claims.transfer_runs import LOOKS, configured, is_there
 from tests.test_docs import ROOT
 
@@ -132,3 +134,38 @@ def test_files_of_claims_say_what_is_kept() -> None:
             assert files.read(folder, each.id) == content, each.id
             seen += 1
     assert seen > 0
+
+
+def test_every_judge_is_asked_for() -> None:
+    assert {claim.judge.func.__name__ for claim in REGISTER.values()} == JUDGES.keys()  # type: ignore[attr-defined]
+
+
+ROW = {"id": "X1", "claim": "c", "paper": "1", "judge": "drop_at_most", "with": {"bound": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"judge": "drop_at_mots"}, r"X1: judge = 'drop_at_mots': there is no such judge.*drop_at_most"),
+        ({"with": {}}, r"X1: judge = 'drop_at_most': missing a required argument: 'bound'.*`with`"),
+        ({"with": {"bound": 0.1, "over": "maml"}}, r"X1: judge = 'drop_at_most': got an unexpected keyword.*'over'"),
+        ({"preset": ["a"]}, r"X1: .*unexpected keyword argument 'preset'"),
+        ({"id": "X2"}, r"two claims are called X2"),
+    ],
+)
+def test_a_row_that_is_wrong_is_named(change: dict[str, object], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "claims.toml"
+
+    def written(row: dict[str, object]) -> str:
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in row.items())
+
+    rows = [ROW | change, ROW | {"id": "X2"}]
+    path.write_text("[X]\ntitle = 't'\n" + "".join(f"[[X.claims]]\n{written(row)}" for row in rows))
+    with pytest.raises(MetastepError, match=reason):
+        read(path)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(each)}' for name, each in value.items())} }}"
+    return repr(value)

@@ -15,7 +15,7 @@ from metastep.train import transfer
 from metastep.train.errors import CheckpointError
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.transfer.building import is_compiled, prepare
+from metastep.train.transfer.building import is_compiled, kin_of, prepare
 from metastep.train.transfer.config import (
     DataConfig,
     InnerConfig,
@@ -361,3 +361,7 @@ def test_users_nets_are_named_again(source: Path, tmp_path: Path) -> None:
 def test_few_labels(source: Path, tmp_path: Path) -> None:
     data = DataConfig("stripes", size=8, per_class=2, batch=8)
     assert train(with_source(source, data=data, epochs=1), tmp_path / "run").epoch == 1
+
+
+def test_a_net_of_the_users_own_is_traced_anew(source: Path) -> None:
+    assert kin_of(with_source(source), None) is None

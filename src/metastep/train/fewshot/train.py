@@ -37,7 +37,7 @@ from metastep.train.record import Record
 from metastep.train.run import Run
 from metastep.train.states import optimizer_tree, restore_optimizer
 from metastep.train.stop import stop_on_signals
-from metastep.train.together import Turns, others_go_on, run_alone
+from metastep.train.turns import Turns, others_go_on, run_alone
 
 
 @dataclass

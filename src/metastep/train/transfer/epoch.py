@@ -18,12 +18,12 @@ from metastep.core.trees import map_tree
 from metastep.errors import NonFiniteError
 from metastep.train.record import Record
 from metastep.train.stop import Stop
-from metastep.train.together import Turns, others_go_on
 from metastep.train.transfer.building import Parts, choose_device
 from metastep.train.transfer.checkpoint import Keeper, is_finite, to_tree
 from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.evaluate import judge
 from metastep.train.transfer.method import TransferState
+from metastep.train.turns import Turns, others_go_on
 
 QUEUED = 10  # iterations between two pauses: the device makes them while others have their turn
 LOOK_EVERY = 5 * QUEUED  # iterations between two looks for NaN

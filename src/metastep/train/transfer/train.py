@@ -18,7 +18,6 @@ from metastep.train.progress import say
 from metastep.train.record import recording
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.together import Turns, run_alone
 from metastep.train.transfer.building import Parts, prepare
 from metastep.train.transfer.checkpoint import Keeper, from_tree
 from metastep.train.transfer.config import TransferConfig, trusted
@@ -35,6 +34,7 @@ from metastep.train.transfer.epoch import (
 from metastep.train.transfer.method import TransferState
 from metastep.train.transfer.reading import read_data, remembered, require_alike, with_data_moved
 from metastep.train.transfer.source import export, find_weights, is_exported, source_run
+from metastep.train.turns import Turns, run_alone
 
 SOURCE = "source"  # in the folder of a run: the run that trains its source
 

@@ -14,13 +14,13 @@ from metastep.errors import NonFiniteError
 from metastep.step.compiler import compiling, kin
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.together import Turns, together
 from metastep.train.transfer import epoch as epochs
 from metastep.train.transfer import reading
-from metastep.train.transfer.building import kin_of
 from metastep.train.transfer.config import InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.train.transfer.epoch import Trained
 from metastep.train.transfer.train import resume_in_turns, train, train_in_turns
+from metastep.train.turns import Turns
+from study.together import together
 from tests.train.transfer.train_helpers import (
     TEACHER,
     TINY,
@@ -192,7 +192,3 @@ def test_seeds_share_a_trace_and_end_as_alone(captured: bool, tmp_path: Path, mo
     assert traces.call_count == 4
     assert same(checkpoint(tmp_path / "1"), checkpoint(tmp_path / "alone"))
     assert not same(checkpoint(tmp_path / "0"), checkpoint(tmp_path / "1"))
-
-
-def test_a_net_of_the_users_own_is_traced_anew(source: Path) -> None:
-    assert kin_of(with_source(source), None) is None

@@ -1,65 +1,32 @@
-"""Several runs in one process: each pauses where it would wait for the device, and the others go on meanwhile.
+"""Several runs in one process: each pauses where it would wait for the device, and the others continue meanwhile.
 
-On a GPU each has a stream of its own, so that steps too small to fill the card fill it together. Nothing else is
-shared: all that a run does on the device, from its first tensor to its last, is in the order of its own stream.
+On a GPU each run has a CUDA stream of its own, so that steps too small to fill the card fill it together. The
+runs share nothing else: all work of a run on the device, from first tensor to last, is in the order of its stream.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
-from typing import Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Generic, TypeVar
 
 import torch
+from rich.console import Console
 
-from metastep.train.progress import one_display
+from metastep.train.progress import Display, shared_display
 from metastep.train.stop import stop_on_signals
+from metastep.train.turns import Turns
 
-Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-Turns = Generator[None, int, Result]
-"""Work that pauses now and then; each time it goes on, it is sent how many others are under way"""
-
-IDLE = 1e-4  # seconds between two looks whether the device is through with any of them
-
-
-def run_alone(work: Callable[Given, Turns[Result]]) -> Callable[Given, Result]:
-    """The same to its end, with nothing beside it; what `train_in_turns` is then called is `train`"""
-
-    @wraps(work)
-    def whole(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-        turns = work(*args, **kwargs)
-        try:
-            next(turns)
-            while True:
-                turns.send(0)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-
-    whole.__name__ = whole.__qualname__ = work.__name__.removesuffix("_in_turns")
-    return whole
-
-
-class Shared(Protocol):
-    """How far a run is"""
-
-    beside: int  # the most other runs that were under way in this process
-
-
-def others_go_on(at: Shared, settings: Callable[[], object]) -> Turns[None]:
-    """`settings` makes those of the whole process again: others may have left theirs"""
-    at.beside = max(at.beside, (yield))
-    settings()
+IDLE = 1e-4  # seconds between two checks whether the device has finished the work of any run
 
 
 def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:
-    """Keep up to `places` of them under way, and hand over what each returns, as it ends.
+    """Run up to `places` of them at a time, and yield what each returns, as it ends.
 
-    A place that is free is taken by the next of `works`, which is asked for only then, and no more once a signal asked
-    to stop. What one of them raises ends all. For the others to go on, it must return its failure instead.
+    The next of `works` is asked for when a place is free, and not after a signal to stop. An exception in one of them
+    ends all. To let the others continue, return the failure instead.
     """
     waiting, free = iter(works), [_stream(places) for _ in range(places)]
     under_way: deque[_UnderWay[Result]] = deque()
@@ -80,12 +47,25 @@ def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:
                 each.close()
 
 
+@contextmanager
+def one_display(console: Console | None = None) -> Iterator[None]:
+    """Make every `Progress` inside a line, with its name, of one display: a terminal has room for one at a time."""
+    display = Display(console or Console(stderr=True), named=True)
+    before = shared_display.set(display)
+    display.open()
+    try:
+        yield
+    finally:
+        display.close()
+        shared_display.reset(before)
+
+
 def _stream(places: int) -> torch.cuda.Stream | None:
     return torch.cuda.Stream() if places > 1 and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
 
 
 class _UnderWay(Generic[Result]):
-    """Work in its place"""
+    """Work that has been started, with its stream."""
 
     result: Result
 
@@ -96,11 +76,11 @@ class _UnderWay(Generic[Result]):
 
     @property
     def ready(self) -> bool:
-        """Whether the device has made all that was queued"""
+        """Whether the device has finished everything that was queued."""
         return self._queued is None or bool(self._queued.query())  # type: ignore[no-untyped-call]
 
     def ends(self, others: int) -> bool:
-        """Let it go on to its next pause; whether it came to its end instead"""
+        """Continue to the next pause. Return whether the work ended instead."""
         with self._place():
             try:
                 self._turns.send(others) if self._begun else next(self._turns)
@@ -119,7 +99,7 @@ class _UnderWay(Generic[Result]):
 
 
 def _next_ready(under_way: deque[_UnderWay[Result]]) -> _UnderWay[Result]:
-    """In turn, but without waiting for one while another one could go on"""
+    """Return the next in turn whose work on the device is done; never wait for one while another is ready."""
     while True:
         for _ in range(len(under_way)):
             under_way.rotate(-1)

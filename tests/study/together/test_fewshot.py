@@ -15,7 +15,7 @@ from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.train import resume, resume_in_turns, train, train_in_turns
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.together import together
+from study.together import together
 from tests.train.fewshot.helpers import TINY, same_state, tiny
 
 CONFIGS = {

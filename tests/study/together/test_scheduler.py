@@ -4,41 +4,14 @@ import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import signature
 
 import pytest
 import torch
 
-from metastep.train import together as module
-from metastep.train.together import Turns, run_alone, together
-
-Trace = list[tuple[str, int]]
-
-
-def work(name: str, pauses: int, trace: Trace) -> Turns[str]:
-    """Notes how many others were under way after each pause"""
-    for _ in range(pauses):
-        trace.append((name, (yield)))
-    return name.upper()
-
-
-def test_alone_it_goes_through_and_hears_of_nobody() -> None:
-    trace: Trace = []
-    assert run_alone(work)("a", 3, trace) == "A"
-    assert trace == [("a", 0)] * 3
-    assert run_alone(work)("b", 0, trace) == "B"
-
-
-def train_in_turns(steps: int, start: int = 0) -> Turns[int]:
-    """Adds them up"""
-    yield
-    return start + steps
-
-
-def test_what_is_run_alone_has_the_same_parameters_and_words() -> None:
-    train = run_alone(train_in_turns)
-    assert (train(2, start=3), train.__name__, train.__doc__) == (5, "train", "Adds them up")
-    assert list(signature(train).parameters) == ["steps", "start"]
+from metastep.train.turns import Turns
+from study import together as module
+from study.together import together
+from tests.train.test_turns import Trace, work
 
 
 def test_they_take_turns_and_a_free_place_is_taken() -> None:
