@@ -11,6 +11,7 @@ from metastep.cli.common import refusals
 from metastep.errors import MetastepError, did_you_mean
 from study.bench.command import app as bench
 from study.claims.command import reproduce
+from study.counts import counts
 from study.tables import pages
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
@@ -18,6 +19,7 @@ EXPERIMENTS = Path(__file__).parent / "experiments"
 app = typer.Typer(name="study", help="What metastep costs, reproduces and was tried on.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.command("claims")(reproduce)
+app.command()(counts)
 
 
 def experiments() -> list[str]:
