@@ -17,6 +17,7 @@ from study.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, Fe
 from study.bench.results import provenance
 
 ALL_SETTINGS, ALL_METHODS = (*SETTINGS, *TRANSFERS), tuple(METHODS | TRANSFER_METHODS)
+STUDY = Path(__file__).resolve().parent.parent  # alternatives and measuring are code of this folder
 NUMBERS = ("steps", "alternative_steps", "transfer_steps", "tasks")
 
 Tasks = Annotated[str | None, typer.Option(help="Tasks in a meta-iteration.", show_default="the setting's")]
@@ -37,8 +38,8 @@ def methods_option(default: str) -> Any:
     return typer.Option(help=f"Some of {', '.join(ALL_METHODS)}.", show_default=default)
 
 
-def out_option(what: str) -> Any:
-    return typer.Option(help="The file of results.", show_default=f"results/bench/DEVICE-{what}.json")
+def out_option(what: str, ending: str = "json") -> Any:
+    return typer.Option(help="The file of results.", show_default=f"results/bench/DEVICE-{what}.{ending}")
 
 
 def typed(values: dict[str, Any]) -> dict[str, Any]:
@@ -98,10 +99,10 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     threads = given["threads"]
     suffix = "" if place.type == "cuda" else f", {how_many(threads, 'thread')}"
     kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
-    return provenance(command, device_name(place) + suffix, (*packages, *kernels))
+    return provenance(command, device_name(place) + suffix, (*packages, *kernels), [STUDY])
 
 
-def file_for(what: str, given: dict[str, Any], place: torch.device) -> Path:
+def file_for(what: str, given: dict[str, Any], place: torch.device, ending: str = "json") -> Path:
     """NVIDIA H200 -> results/bench/h200-WHAT.json"""
     device = device_name(place).split()[-1].lower() if place.type == "cuda" else "cpu"
-    return given.get("out") or Path("results", "bench", f"{device}-{what}.json")
+    return given.get("out") or Path("results", "bench", f"{device}-{what}.{ending}")
