@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, how_many
 from metastep.train.files import read_file, replace_file
 from study.bench.pairs import Estimated
 from study.bench.results import Row, case_of
@@ -45,7 +45,7 @@ def table(rows: Sequence[Row], only: Iterable[Row] | None = None) -> Table:
     for key in dict.fromkeys(compared(row) for row in (rows if only is None else only)):
         case, other, device = key
         for i, row in enumerate(row for row in rows if compared(row) == key):
-            shown.add_row("" if i else f"{case.label} / {other}\n{device}", *cells(row))
+            shown.add_row("" if i else f"{case.label} / {other}\n{how_many(case.tasks, 'task')}, {device}", *cells(row))
         shown.add_section()
     return shown
 

@@ -163,6 +163,7 @@ def test_the_history_has_a_line_for_each_commit(
         assert said.count("hand-loop") == 1  # one case, two commits
         assert "abc" in said
         assert "17 [13, 21]" in said
+        assert "2 tasks, " in said
 
 
 def test_only_what_was_measured_now_is_shown_with_its_history(tmp_path: Path, turns: list[list[float]]) -> None:
