@@ -4,13 +4,17 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test budget lint bench clean
 
 demo: $(READY)
 	$(RUN) -m metastep demo
 
 test: lint
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
+
+# what each group of tests takes, beside CI's budget
+budget: $(READY)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -p tests.budget
 
 lint: $(READY)
 	$(RUN) -m ruff check src study tests examples

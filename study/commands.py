@@ -12,6 +12,7 @@ from metastep.cli.common import refusals
 from metastep.errors import MetastepError, did_you_mean
 from study.bench.command import app as bench
 from study.claims.command import reproduce
+from study.counts import counts
 from study.tables import pages
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
@@ -20,6 +21,7 @@ HELP = ("-h", "--help")
 app = typer.Typer(name="study", help="What metastep costs, reproduces and was tried on.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.command("claims")(reproduce)
+app.command()(counts)
 
 
 def experiments() -> dict[str, str]:

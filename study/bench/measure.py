@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from study.bench.machines import Machine
 from study.bench.workload import Step
 
 WARM_UP = 2  # steps after the first one
+Clock = Callable[[], float]
 LEAST_SECONDS = 0.2  # that a repeat lasts: short steps are timed in groups, without waiting for each
 
 
@@ -63,15 +65,24 @@ def measure(case: Case, device: torch.device, repeats: int) -> Cost:
 
 def timed(step: Step, machine: Machine, repeats: int) -> list[float]:
     """Seconds of a step in each repeat"""
-    once = seconds_of(step, machine, WARM_UP) / WARM_UP
-    number = max(1, ceil(LEAST_SECONDS / once))
+    number = group_of(step, machine)
     return [seconds_of(step, machine, number) / number for _ in range(repeats)]
 
 
-def seconds_of(step: Step, machine: Machine, number: int) -> float:
+def group_of(step: Step, machine: Machine) -> int:
+    """Warm up; how many steps a repeat has"""
+    once = seconds_of(step, machine, WARM_UP) / WARM_UP
+    return max(1, ceil(LEAST_SECONDS / once))
+
+
+def wall() -> float:
+    return time.perf_counter()
+
+
+def seconds_of(step: Step, machine: Machine, number: int, clock: Clock = wall) -> float:
     machine.wait()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(number):
         step()
     machine.wait()
-    return time.perf_counter() - start
+    return clock() - start

@@ -39,8 +39,8 @@ def methods_option(default: str) -> Any:
     return typer.Option(help=f"Some of {', '.join(ALL_METHODS)}.", show_default=default)
 
 
-def out_option(what: str) -> Any:
-    return typer.Option(help="The file of results.", show_default=f"results/bench/DEVICE-{what}.json")
+def out_option(what: str, ending: str = "json") -> Any:
+    return typer.Option(help="The file of results.", show_default=f"results/bench/DEVICE-{what}.{ending}")
 
 
 def typed(values: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     return provenance(command, device_name(place) + suffix, (*packages, *kernels), folders=[CODE])
 
 
-def file_for(what: str, given: dict[str, Any], place: torch.device) -> Path:
+def file_for(what: str, given: dict[str, Any], place: torch.device, ending: str = "json") -> Path:
     """NVIDIA H200 -> results/bench/h200-WHAT.json"""
     device = device_name(place).split()[-1].lower() if place.type == "cuda" else "cpu"
-    return given.get("out") or Path("results", "bench", f"{device}-{what}.json")
+    return given.get("out") or Path("results", "bench", f"{device}-{what}.{ending}")

@@ -88,18 +88,19 @@ def hold_to(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def asked_for() -> tuple[Case, Conditions]:
+def asked_for() -> tuple[list[Case], Conditions]:
     """What the one argument of this process says, which is held to it"""
-    case, conditions = json.loads(sys.argv[1])
+    *cases, conditions = json.loads(sys.argv[1])
     asked = Conditions(**conditions)
     if not asked.on_gpu:
         hold_to(asked.threads)
-    return Case(**case), asked
+    return [Case(**case) for case in cases], asked
 
 
 def main() -> None:
+    (case,), conditions = asked_for()
     try:
-        cost = in_this_process(*asked_for())
+        cost = in_this_process(case, conditions)
     except FailedError as error:
         sys.exit(str(error))
     print(json.dumps(asdict(cost)))

@@ -41,7 +41,7 @@ def in_fresh_process(case: Case, conditions: Conditions, caches: dict[str, str])
 
 
 def main() -> None:
-    case, conditions = asked_for()
+    (case,), conditions = asked_for()
     begun = started(case, torch.device(conditions.device))
     print(json.dumps([begun.seconds, begun.path]))
 

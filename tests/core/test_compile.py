@@ -11,7 +11,10 @@ import metastep as ms
 from tests.core.helpers import DYNAMICS, case, relative_error
 
 # torch.compile's own tracer still calls what PyTorch deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 def methods(p: ms.Problem, dynamics: str) -> dict[str, ms.Estimator]:

@@ -7,6 +7,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.kills
+
 Python = Callable[..., str]
 
 AT_EVERY_MOMENT = """

@@ -25,6 +25,8 @@ from triton.language import constexpr
 
 from metastep.step.chain import adam, adding, launch, sgd
 
+pytestmark = pytest.mark.compiled
+
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 227 * 1024  # bytes that one program may have there
 POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64", torch.uint8: "*u8"}

@@ -30,6 +30,7 @@ def interpreter_is_broken() -> str | None:
     return f"Triton's interpreter fails with NumPy {numpy.__version__}" if numpy.__version__ >= "2.4" else None
 
 
+@pytest.mark.compiled
 @pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "")
 def test_kernels_equal_plain_operators() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -20,7 +20,10 @@ from tests.train.transfer.helpers import batches, parts
 from tests.train.transfer.test_iteration import METHODS, RATES, Method
 
 # The tracers still call what PyTorch deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 def transfer_step(method: Method) -> tuple[Any, Any]:

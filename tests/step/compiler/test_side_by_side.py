@@ -11,7 +11,10 @@ from metastep.step.compiler.compiling import Compiled, as_traced, inductor
 from metastep.step.compiler.side_by_side import SIDE_BY_SIDE
 
 # The tracers still call what PyTorch deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.compiled,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 COMPILER = pytest.mark.skipif(not (which("g++") or which("clang++")), reason="inductor needs a C++ compiler")
 

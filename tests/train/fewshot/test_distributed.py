@@ -71,6 +71,7 @@ def test_as_one_unit_ranks_end_together_when_one_is_asked_to(tmp_path: Path) -> 
     assert Run(tmp_path / "run").load()["trained"]["iterations"] == 20
 
 
+@pytest.mark.kills
 def test_when_a_rank_dies_the_other_ends_and_the_run_can_go_on(tmp_path: Path) -> None:
     done = two_ranks(SAME_ORDER, tmp_path / "run", dies_at=7, dying_rank="1")
     assert done[1][0] == -signal.SIGKILL

@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.train.fewshot.helpers import ROOT
+
+pytestmark = pytest.mark.kills
 
 PROGRAM = """
 import os, random, signal, sys, time
