@@ -27,7 +27,7 @@ def test_without_a_name_every_experiment_is_listed(words: tuple[str, ...]) -> No
     code, output = call(*words)
     lines = output.splitlines()[2:]
     assert code == 0
-    assert [line.split()[0] for line in lines] == commands.experiments()
+    assert [line.split()[0] for line in lines] == list(commands.experiments())
     assert "short_runs       Train four methods for a short time on a CPU" in output
     assert not {"trials", "settings", "first_look", "arguments"} & {line.split()[0] for line in lines}
     assert all(len(line.split()) > 3 for line in lines), "each says what it is"
