@@ -12,9 +12,7 @@ from rich.console import Console
 from metastep.cli.common import refusals
 from metastep.errors import MetastepError, first_line
 from metastep.train.device import device_for
-from study.bench import precision as precisions
-from study.bench import profile as profiles
-from study.bench import startup as starting
+from study.bench import precision as precisions, profile as profiles, startup as starting
 from study.bench.cases import STANDARD, STANDARD_STEPS, TRANSFERS, Case, Grid
 from study.bench.options import (
     Chosen,

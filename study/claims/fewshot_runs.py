@@ -12,9 +12,7 @@ from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
 from metastep.train.device import device_for, set_products
 from metastep.train.errors import RunError
-from metastep.train.fewshot import evaluate as evaluating
-from metastep.train.fewshot import scores
-from metastep.train.fewshot import train as training
+from metastep.train.fewshot import evaluate as evaluating, scores, train as training
 from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, digest

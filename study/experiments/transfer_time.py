@@ -24,8 +24,7 @@ import torch
 from metastep.cli.common import unless_stopped
 from metastep.core.curvature import exact_forward
 from metastep.data.batches import Batches
-from metastep.step.capture import Captured as CapturedUnit
-from metastep.step.capture import Unit, recorded_by_cuda
+from metastep.step.capture import Captured as CapturedUnit, Unit, recorded_by_cuda
 from metastep.step.compiler.compiling import Compiled, Step
 from metastep.train.device import device_for
 from metastep.train.transfer import lookahead, presets

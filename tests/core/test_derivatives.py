@@ -13,8 +13,7 @@ from torch.autograd.function import once_differentiable
 import metastep as ms
 from metastep.core.derivatives import by_autograd, grad, grad_and_value, vjp
 from metastep.core.trees import map_tree, shapes
-from tests.core.as_written import SGD, one, regression, squared_error
-from tests.core.as_written import by_autograd as by_a_plain_loop
+from tests.core.as_written import SGD, by_autograd as by_a_plain_loop, one, regression, squared_error
 from tests.core.helpers import randn, relative_error
 from tests.core.test_errors import Around, Doubled
 

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from metastep.train.commit import CHANGED
 from study import CODE, commands, results
-from study.bench import options as bench_options
-from study.bench import results as files
+from study.bench import options as bench_options, results as files
 from study.claims import files as claim_files
 from study.claims.claims import Finding
 from study.claims.register import REGISTER

@@ -1,5 +1,6 @@
 """No meta-step may do more work than it did: results/counts.json has what it did when somebody last looked."""
 
+import io
 import re
 from itertools import product
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from study import counts
@@ -118,6 +120,13 @@ def test_the_walk_is_of_named_functions_of_the_package() -> None:
         how_many(3, "task")
 
     assert walk(across) == {"files": 2, "changes": 3}
+
+
+def test_the_table_names_every_problem_and_method_on_a_narrow_terminal() -> None:
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(counts.table(kept()))
+    assert "…" not in shown.getvalue()
+    assert all(name in shown.getvalue() for name in (*PROBLEMS, *WINDOWS))
 
 
 def test_the_command_keeps_what_it_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load as raw_tensors
-from safetensors.torch import save as raw_bytes
-from safetensors.torch import save_file
+from safetensors.torch import load as raw_tensors, save as raw_bytes, save_file
 
 from metastep.errors import MetastepError
 from metastep.train import files

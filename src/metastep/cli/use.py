@@ -68,8 +68,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
-    from metastep.train.fewshot import evaluate as evaluating
-    from metastep.train.fewshot import scores
+    from metastep.train.fewshot import evaluate as evaluating, scores
 
     with refusals():
         request = evaluating.Request(

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
+from safetensors.torch import load as tensors_from_bytes, save as tensors_to_bytes
 from torch import Tensor
 
 from metastep.train.errors import CheckpointError, problem

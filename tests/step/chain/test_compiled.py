@@ -19,8 +19,7 @@ pytest.importorskip("triton")
 if "TRITON_INTERPRET" in os.environ:
     pytest.skip("Triton interprets its kernels in this process", allow_module_level=True)
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.compiler import compile as compiled
+from triton.compiler import ASTSource, compile as compiled
 from triton.language import constexpr
 
 from metastep.step.chain import adam, adding, launch, sgd

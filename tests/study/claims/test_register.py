@@ -9,8 +9,7 @@ import pytest
 from metastep.data.labelled import LABELLED, OWN, LabelledEntry
 from metastep.errors import MetastepError
 from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
-from metastep.train.transfer.presets import PRESETS as TRANSFER
-from metastep.train.transfer.presets import SIZES, TARGETS
+from metastep.train.transfer.presets import PRESETS as TRANSFER, SIZES, TARGETS
 from study.claims import files, keeping
 from study.claims.claims import Finding
 from study.claims.evidence import Evidence

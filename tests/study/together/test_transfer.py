@@ -14,8 +14,7 @@ from metastep.errors import NonFiniteError
 from metastep.step.compiler import compiling, kin
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.transfer import epoch as epochs
-from metastep.train.transfer import reading
+from metastep.train.transfer import epoch as epochs, reading
 from metastep.train.transfer.config import InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.train.transfer.epoch import Trained
 from metastep.train.transfer.train import resume_in_turns, train, train_in_turns

@@ -8,8 +8,14 @@ import torch
 
 from metastep.core.windows import Task
 from metastep.train.fewshot import judging
-from metastep.train.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, TrainConfig, ValidationConfig
-from metastep.train.fewshot.config import TestConfig as JudgeConfig
+from metastep.train.fewshot.config import (
+    METHOD_OPTIONS,
+    MethodConfig,
+    MethodName,
+    TestConfig as JudgeConfig,
+    TrainConfig,
+    ValidationConfig,
+)
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler

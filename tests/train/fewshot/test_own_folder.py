@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from metastep.cli import train as commands
-from metastep.cli import use as use_commands
+from metastep.cli import train as commands, use as use_commands
 from metastep.data.catalog import load
 from metastep.train.asked_for import differences
 from metastep.train.fewshot import sampling

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from metastep.train.transfer import reading
-from metastep.train.transfer import train as training
+from metastep.train.transfer import reading, train as training
 from metastep.train.transfer.config import MethodConfig
 from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.source import source_run

@@ -16,8 +16,7 @@ from metastep.report.weights import weights_of
 from metastep.report.write import write_report
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.run import Run
-from metastep.train.transfer import epoch as epochs
-from metastep.train.transfer import train as training
+from metastep.train.transfer import epoch as epochs, train as training
 from metastep.train.transfer.config import DataConfig, MethodConfig, TransferConfig
 from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.train import train
