@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("_stripes")
 def test_transfer_knows_nothing_of_few_shot() -> None:
     modules = list(Path(transfer.__file__).parent.glob("*.py"))
     assert len(modules) > 10
-    assert not [module.name for module in modules if "metastep.fewshot" in module.read_text()]
+    assert not [module.name for module in modules if "metastep.train.fewshot" in module.read_text()]
 
 
 def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:

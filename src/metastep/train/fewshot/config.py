@@ -1,4 +1,4 @@
-"""What a few-shot training run is made of. `metastep.runs` keeps it as JSON; the command line makes its flags of it.
+"""What a few-shot run is made of. `metastep.train.config` keeps it as JSON; `metastep.cli.flags` makes its flags.
 
 An option that is None is left to the part that it belongs to; one that its part does not have is refused.
 """
