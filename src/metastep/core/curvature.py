@@ -13,18 +13,7 @@ from metastep.core.constants import with_constants
 from metastep.core.counting import count_product
 from metastep.core.derivatives import grad, vjp
 from metastep.core.hidden import Hidden
-from metastep.core.trees import (
-    Tree,
-    add_scaled,
-    dot,
-    map_tree,
-    norm,
-    normal_like,
-    scale,
-    split_floats,
-    subtract,
-    zeros_like,
-)
+from metastep.core.trees import Tree, add_scaled, dot, map_tree, normal_like, scale, split_floats, subtract, zeros_like
 from metastep.core.windows import Loss, Window, joint_gradient, scalar
 from metastep.errors import require_positive
 
@@ -60,7 +49,7 @@ def central_difference(delta: float = 0.1) -> Curvature:
     require_positive(delta=delta)
 
     def pull(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
-        length = norm(direction)
+        length = dot(direction, direction).sqrt()
         step = delta / torch.where(length > 0, length, 1.0)
         return scale(1 / (2 * step), _change(window, params, meta, scale(step, direction)))  # type: ignore[no-any-return]
 
