@@ -24,6 +24,7 @@ _PUBLIC = {
     "core.problems": "accuracy adapt_only batch_by_batch every_window few_shot in_batches proximal "
     "room_for_rates with_rates",
     "core.rates": "Rate",
+    "core.registry": "register",
     "core.solvers": "Solver conjugate_gradient neumann",
     "core.tasks": "over_tasks stack write_grads",
     "core.trees": "Tree leaves",

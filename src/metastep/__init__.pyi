@@ -65,6 +65,7 @@ from metastep.core.problems import (
     with_rates as with_rates,
 )
 from metastep.core.rates import Rate as Rate
+from metastep.core.registry import register as register
 from metastep.core.solvers import Solver as Solver, conjugate_gradient as conjugate_gradient, neumann as neumann
 from metastep.core.tasks import over_tasks as over_tasks, stack as stack, write_grads as write_grads
 from metastep.core.trees import Tree as Tree, leaves as leaves

@@ -1,0 +1,232 @@
+"""Read the options of what is registered (type, default, bound, help), and refuse numbers that are out of bounds.
+
+Options are the fields of a dataclass, or the parameters of a function. `Annotated[float, Bound(ge=0, lt=1)]` gives a
+bound, and the `Args:` section of the docstring the help. `Annotated[Any, Bound(...)]` is a number too, in whose place
+Python code may give a tensor, a tree of tensors, or a function of (meta, step).
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from math import inf, isfinite
+from numbers import Integral
+from types import GenericAlias, NoneType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+from metastep.core.noise import is_recorded
+from metastep.core.trees import is_number, tree_leaves
+from metastep.errors import MetastepError
+
+REQUIRED = MISSING  # the default of an option that has none
+
+
+class Bound(NamedTuple):
+    """The interval that a number must lie in."""
+
+    ge: float = -inf
+    gt: float = -inf
+    le: float = inf
+    lt: float = inf
+
+    def holds(self, x: Any) -> Any:
+        """Compare a number, or every element of a tensor."""
+        return (x >= self.ge) & (x > self.gt) & (x <= self.le) & (x < self.lt)
+
+    def __str__(self) -> str:
+        told = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
+        return " and ".join(f"{words} {limit:g}" for words, limit in told.items() if isfinite(limit)) or "finite"
+
+
+class Option(NamedTuple):
+    """What can be said of one option without running anything."""
+
+    name: str
+    type: Any
+    """What a configuration keeps: bool, int, float, str, a Literal or a tuple of them; else the annotation itself."""
+    default: Any
+    """REQUIRED if there is none."""
+    bound: Bound | None
+    help: str
+
+
+def options_of(thing: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options of a registered class or function.
+
+    Args:
+        thing: A dataclass, or a function or another class, whose parameters are its options.
+
+    Returns:
+        Every option by its name, in order.
+
+    Example:
+        >>> import metastep as ms
+        >>> from metastep.core.options import options_of
+        >>> print(options_of(ms.SGD)["lr"].bound)
+        at least 0
+    """
+    return dict(_options(thing))  # a copy: what is cached is not for the caller to change
+
+
+@cache
+def _options(thing: Callable[..., Any]) -> dict[str, Option]:
+    source = getattr(thing, "func", thing)  # of a partial
+    hints, helps = _hints(source), _helps(source)
+    defaults = _defaults(thing)
+    return {
+        name: Option(name, _plain(hints.get(name, Any)), default, _bound(hints.get(name, Any)), helps.get(name, ""))
+        for name, default in defaults.items()
+    }
+
+
+def require_options(instance: Any) -> None:
+    """Refuse options of the wrong kind or out of their bounds, by name; for `__post_init__` of a dataclass.
+
+    Args:
+        instance: A dataclass whose annotations say what its fields must be.
+
+    Raises:
+        MetastepError: A field does not fit its annotation.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.SGD(lr=-0.1)
+        Traceback (most recent call last):
+        metastep.errors.MetastepError: SGD: lr = -0.1 must be a number that is at least 0. ...
+    """
+    hints = _hints(type(instance))
+    for field in fields(instance):
+        _require(getattr(instance, field.name), hints[field.name], f"{type(instance).__name__}: {field.name}")
+
+
+def require_number(value: Any, bound: Bound, name: str) -> None:
+    """Refuse a number, tensor or tree that is not finite or out of bounds.
+
+    Args:
+        value: A number, a tensor, or a tree of them; a function of (meta, step) is taken as it is.
+        bound: Where it must lie.
+        name: What the message calls it.
+
+    Raises:
+        MetastepError: It is something else, is out of bounds, or is a tensor that requires grad.
+
+    Example:
+        >>> from metastep.core.options import Bound, require_number
+        >>> require_number(0.9, Bound(ge=0, lt=1), "momentum")
+    """
+    if callable(value):
+        return
+    leaves = tree_leaves(value)
+    for leaf in leaves:
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            raise MetastepError(
+                f"{name} requires grad, but a tensor given here is a constant. To learn it, put it into meta and "
+                f'give a function, such as lambda meta, step: meta["{name.split()[-1]}"]. Otherwise detach it.'
+            )
+        if not _lies_in(leaf, bound):
+            raise MetastepError(
+                f"{name} = {leaf!r} must be a number that is {bound}. "
+                "Give a finite number or tensor in these bounds, a tree of them, or a function of (meta, step)."
+            )
+    if not leaves:
+        raise MetastepError(f"{name} = {value!r} has no number in it. Give one for each parameter.")
+
+
+def _lies_in(leaf: Any, bound: Bound) -> bool:
+    if is_number(leaf):
+        return isfinite(leaf) and bool(bound.holds(leaf))
+    if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool or leaf.is_complex():
+        return False
+    # Looking at a tensor on a GPU waits for the GPU and cannot be captured; in a trace there are no values.
+    return leaf.is_cuda or is_recorded() or bool((torch.isfinite(leaf) & bound.holds(leaf)).all())
+
+
+def _require(value: Any, hint: Any, name: str) -> None:
+    bound, kind = _own_bound(hint), _bare(hint)
+    if value is None and NoneType in get_args(kind):
+        return
+    kind = _without_none(kind)
+    if bound is not None and kind is Any:
+        require_number(value, bound, name)
+    elif get_origin(kind) is tuple:
+        _require_tuple(value, get_args(kind), name)
+    elif get_origin(kind) is Literal and value not in get_args(kind):
+        raise MetastepError(f"{name} = {value!r} must be one of {', '.join(map(repr, get_args(kind)))}. Choose one.")
+    elif kind in _KINDS and not _KINDS[kind].fits(value):
+        raise MetastepError(f"{name} = {value!r} must be {_KINDS[kind].words}. Correct its type.")
+    elif bound is not None and not _lies_in(value, bound):
+        raise MetastepError(f"{name} = {value!r} must be {bound}. Choose a value in these bounds.")
+
+
+def _require_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> None:
+    any_number = kinds[-1] is ...
+    if not isinstance(value, tuple | list) or not (any_number or len(value) == len(kinds)):
+        size = "" if any_number else f" of {len(kinds)}"
+        raise MetastepError(f"{name} = {value!r} must be a tuple{size}. Write it with brackets and commas.")
+    for i, item in enumerate(value):
+        _require(item, kinds[0 if any_number else i], f"{name}[{i}]")
+
+
+class _Kind(NamedTuple):
+    fits: Callable[[Any], bool]
+    words: str
+
+
+_KINDS = {
+    bool: _Kind(lambda x: isinstance(x, bool), "True or False"),
+    int: _Kind(lambda x: isinstance(x, Integral) and not isinstance(x, bool), "a whole number"),
+    float: _Kind(lambda x: is_number(x) and isfinite(x), "a finite number"),
+    str: _Kind(lambda x: isinstance(x, str), "text"),
+}
+
+
+def _hints(source: Callable[..., Any]) -> dict[str, Any]:
+    of = source.__init__ if isinstance(source, type) and not is_dataclass(source) else source  # type: ignore[misc]
+    return get_type_hints(of, include_extras=True)
+
+
+def _defaults(thing: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(thing).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return {p.name: REQUIRED if p.default is p.empty else p.default for p in named}
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _without_none(kind: Any) -> Any:
+    """The one type that is optional; any other union as it is"""
+    others = [member for member in get_args(kind) if member is not NoneType]
+    return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
+
+
+def _own_bound(hint: Any) -> Bound | None:
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((part for part in metadata if isinstance(part, Bound)), None)
+
+
+def _bound(hint: Any) -> Bound | None:
+    """Of a tuple, that of its first element"""
+    items = get_args(_bare(hint)) if get_origin(_bare(hint)) is tuple else ()
+    return _own_bound(hint) or (_own_bound(items[0]) if items else None)
+
+
+def _plain(hint: Any) -> Any:
+    kind = _bare(hint)
+    if kind is Any and _own_bound(hint) is not None:
+        return float
+    if get_origin(kind) is tuple:
+        return GenericAlias(tuple, tuple(item if item is ... else _plain(item) for item in get_args(kind)))
+    return kind
+
+
+def _helps(source: Callable[..., Any]) -> dict[str, str]:
+    """What the `Args:` section of a docstring says of each, on one line"""
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", inspect.getdoc(source) or "", re.MULTILINE)
+    entries = re.findall(r"^ {4}(\w+):((?:.*\n?)(?: {5,}.*\n?)*)", section[1] if section else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
