@@ -49,7 +49,7 @@ def waves(seed: int, tasks: int = TASKS) -> ms.Task:
 
 def train(net: nn.Module, method: ms.Estimator, iterations: int, name: str) -> float:
     """Meta-train in place; returns the seconds that it took"""
-    meta, step = ms.parameters_of(net), ms.over_tasks(method)
+    meta, step = ms.parameters(net), ms.over_tasks(method)
     optimizer = torch.optim.Adam(meta.values(), lr=2e-3)
     start = time.perf_counter()
     for k in track(range(iterations), description=f"{name:14s}"):
@@ -61,10 +61,10 @@ def train(net: nn.Module, method: ms.Estimator, iterations: int, name: str) -> f
 def draw(axes: "matplotlib.axes.Axes", net: nn.Module, method: ms.Estimator, task: ms.Task) -> None:
     x = torch.linspace(-5, 5, 200)[:, None]
     with torch.no_grad():
-        axes.plot(x, ms.apply(net, ms.parameters_of(net), x), ":", color="tab:gray", label="before adaptation")
+        axes.plot(x, ms.apply(net, ms.parameters(net), x), ":", color="tab:gray", label="before adaptation")
         axes.plot(
             x,
-            ms.apply(net, method.adapt(ms.parameters_of(net), task), x),
+            ms.apply(net, method.adapt(ms.parameters(net), task), x),
             color="tab:blue",
             label=f"after {STEPS} steps",
         )
@@ -92,7 +92,7 @@ def main() -> None:
         seconds = train(net, method, options.iterations, name)
         test = waves(TEST_SEED, 500)
         with ms.counting() as counts:
-            after = ms.over_tasks(method)(ms.parameters_of(net), test).loss
+            after = ms.over_tasks(method)(ms.parameters(net), test).loss
         with torch.no_grad():
             before = F.mse_loss(net(test.query[0]), test.query[1])
         table.add_row(name, str(counts.products), f"{before:.2f}", f"{after:.3f}", f"{seconds:.0f}")

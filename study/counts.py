@@ -1,9 +1,10 @@
 """How much work one meta-step is, on five problems, by metastep and by hand. The numbers are the same at every run.
 
 Operations are calls of PyTorch's operators below autograd and vmap. Views and detached copies count; what an operator
-calls inside itself does not. Gradients and second-order products are those of `metastep.counting`: under vmap one call
-serves all tasks. Bytes are the peak of all tensors that are alive at once, above those from before. The walk counts
-the files of the package that one meta-step of a user's own module passes through, and how often control changes file.
+calls inside itself does not. Gradients and second-order products are those of `metastep.core.counting`: under vmap one
+call serves all tasks. Bytes are the peak of all tensors that are alive at once, above those from before. The walk
+counts the files of the package that one meta-step of a user's own module passes through, and how often control changes
+file.
 """
 
 import gc
@@ -23,10 +24,11 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
+from metastep.core.counting import counting
 from metastep.core.memory import peak_bytes
 from metastep.train.commit import PACKAGE
 from metastep.train.files import replace_file
-from study.problems import PROBLEMS, MetaStep, by_hand, by_metastep, work_of
+from study.problems import PROBLEMS, Step, by_hand, by_metastep, work_of
 
 FILE = Path(__file__).resolve().parent.parent / "results" / "counts.json"
 COMMAND = "python -m study counts --write"
@@ -50,9 +52,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **(kwargs or {}))
 
 
-def counted(step: MetaStep) -> dict[str, int]:
+def counted(step: Step) -> dict[str, int]:
     step()  # what only a first call does is left out
-    with no_collection(), Operations() as operations, ms.counting() as work:
+    with no_collection(), Operations() as operations, counting() as work:
         _, peak = peak_bytes(step, torch.device("cpu"))
     numbers = (operations.number, work.gradients, work.products, peak)
     return dict(zip(COSTS, numbers, strict=True))
@@ -90,13 +92,11 @@ def own_module() -> None:
     """What the README shows first: a module, a problem, a method, one outer step."""
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
     problem = ms.few_shot(net, F.cross_entropy, {"accuracy": ms.accuracy})
-    step = ms.over_tasks(ms.multi_step(problem, ms.SGD(0.1, momentum=0.9), steps=8, window=4))
-    meta = ms.parameters_of(net)
-    optimizer = torch.optim.Adam(meta.values(), lr=1e-3)
+    gradient = ms.MetaGradient(problem, ms.MultiStep(window=4), ms.SGD(lr=0.1, momentum=0.9), steps=8)
+    meta = gradient.init(net)
+    step = ms.MetaStep(gradient, meta, torch.optim.Adam(meta.values(), lr=1e-3))
     x, y = torch.randn(4, 20, 8, 8), torch.randint(5, (4, 20))
-    estimate = step(meta, ms.Task(support=(x[:, :5], y[:, :5]), query=(x[:, 5:], y[:, 5:])))
-    ms.write_grads(meta, estimate.grad)
-    optimizer.step()
+    step(ms.Task(support=(x[:, :5], y[:, :5]), query=(x[:, 5:], y[:, 5:])))
 
 
 def walk(call: Callable[[], None] = own_module) -> dict[str, int]:

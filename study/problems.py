@@ -16,7 +16,7 @@ import metastep as ms
 
 Params = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
-MetaStep = Callable[[], tuple[Tensor, Params]]  # () -> outer loss, meta-gradient
+Step = Callable[[], tuple[Tensor, Params]]  # () -> outer loss, meta-gradient; it moves θ
 
 
 class Work(NamedTuple):
@@ -31,8 +31,10 @@ class Work(NamedTuple):
 
     @property
     def meta(self) -> Params:
+        """θ before the first step, in tensors of its own."""
         x, _ = self.tasks.support
-        return {"weights": torch.linspace(-1, 1, x.shape[1], dtype=x.dtype)} if self.weighted else self.start
+        meta = {"weights": torch.linspace(-1, 1, x.shape[1], dtype=x.dtype)} if self.weighted else self.start
+        return {name: p.clone().requires_grad_() for name, p in meta.items()}
 
     @property
     def start(self) -> Params:
@@ -42,17 +44,23 @@ class Work(NamedTuple):
 # ---- the two ways
 
 
-def by_metastep(work: Work, window: int) -> MetaStep:
+def by_metastep(work: Work, window: int) -> Step:
     """Return the meta-step as a user writes it."""
     problem = weighted_problem(work) if work.weighted else ms.few_shot(work.net, work.loss)
-    estimator = ms.over_tasks(ms.multi_step(problem, work.inner, work.steps, window))
-    meta = work.meta
+    gradient = ms.MetaGradient(problem, ms.MultiStep(window), work.inner, steps=work.steps)
+    meta = gradient.init(work.meta)
+    step = ms.MetaStep(gradient, meta, outer_optimizer(meta))
 
-    def step() -> tuple[Tensor, Params]:
-        estimate = estimator(meta, work.tasks)
+    def measured() -> tuple[Tensor, Params]:
+        estimate = step(work.tasks)
         return estimate.loss, estimate.grad
 
-    return step
+    return measured
+
+
+def outer_optimizer(meta: Params) -> torch.optim.Optimizer:
+    """Return the outer optimizer of both ways: one operation for each tensor, next to nothing."""
+    return torch.optim.SGD(meta.values(), lr=1e-3)
 
 
 def weighted_problem(work: Work) -> ms.Problem:
@@ -69,11 +77,12 @@ def weighted_problem(work: Work) -> ms.Problem:
     return ms.Problem(lambda meta, task: start, ms.every_window(inner), outer)
 
 
-def by_hand(work: Work, window: int) -> MetaStep:
+def by_hand(work: Work, window: int) -> Step:
     """Return the loop that everybody writes: task after task, a graph through all steps, one backward for each."""
+    meta = work.meta
+    optimizer = outer_optimizer(meta)
 
     def step() -> tuple[Tensor, Params]:
-        meta = {name: x.clone().requires_grad_() for name, x in work.meta.items()}
         (xs, ys), (xq, yq) = work.tasks
         losses, totals = [], [torch.zeros_like(x) for x in meta.values()]
         for support, query in zip(zip(xs, ys, strict=True), zip(xq, yq, strict=True), strict=True):
@@ -82,6 +91,9 @@ def by_hand(work: Work, window: int) -> MetaStep:
             grads = torch.autograd.grad(loss, list(meta.values()))
             totals = [total + g / len(xs) for total, g in zip(totals, grads, strict=True)]
             losses.append(loss.detach())
+        for x, total in zip(meta.values(), totals, strict=True):
+            x.grad = total
+        optimizer.step()
         return torch.stack(losses).mean(), dict(zip(meta, totals, strict=True))
 
     return step

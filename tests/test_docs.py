@@ -1,19 +1,26 @@
 """What the documents say is true: their code runs, their tables are in step, the core is as short as promised."""
 
 import ast
+import doctest
+import inspect
 import io
 import re
 import subprocess
 import sys
 import tokenize
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from metastep.core import registry
 
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ("methods", "estimators", "windows", "dynamics", "curvature")
+CORE = ("methods", "method", "estimators", "windows", "optimizers", "curvature")
+LINES = 560
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/library.md", "docs/transfer.md"])
@@ -61,6 +68,80 @@ def test_commands_of_transfer_that_are_named_exist() -> None:
     assert known >= named > set()
 
 
+SOURCE = ROOT / "src" / "metastep"
+WITH_EXAMPLES = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text()]
+
+
+@pytest.fixture
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an example registers is gone after it"""
+    tables = {kind: {name: registry.named(kind, name) for name in registry.names(kind)} for kind in registry._MODULES}
+    monkeypatch.setattr(registry, "_registered", tables)
+
+
+@pytest.mark.usefixtures("_as_before")
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_examples_in_docstrings_run(path: Path) -> None:
+    module = import_module(".".join(("metastep", *path.relative_to(SOURCE).with_suffix("").parts)))
+    done = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
+    assert done.attempted
+    assert not done.failed
+
+
+VERBS = {
+    "Adapt", "Apply", "Call", "Change", "Compare", "Compute", "Describe", "Differentiate", "Evaluate", "Give", "Hold",
+    "Learn", "Let", "Make", "Measure", "Move", "Name", "Report", "Return", "Run", "Say", "Solve", "Stop", "Update",
+    "Use",
+}  # fmt: skip
+ROOMS = ("curvature", "estimators", "methods", "optimizers", "problems", "solvers", "trees")
+
+
+def public() -> dict[str, Any]:
+    """Every public class and function, by the name that a user writes"""
+    import metastep
+
+    named = {name: getattr(metastep, name) for name in metastep.__all__}
+    for room in ROOMS:
+        named |= {f"{room}.{name}": getattr(named[room], name) for name in getattr(named[room], "__all__", ())}
+    ours = {name: thing for name, thing in named.items() if getattr(thing, "__module__", "").startswith("metastep.")}
+    return {name: thing for name, thing in ours.items() if inspect.isclass(thing) or inspect.isfunction(thing)}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_module_lists_what_is_public(room: str) -> None:
+    import metastep
+
+    assert getattr(metastep, room).__all__
+
+
+def sections(text: str) -> dict[str, str]:
+    """The parts of a docstring by their headings"""
+    parts = re.split(r"^(Args|Returns|Raises|Example):\n", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def arguments(thing: Any) -> list[str]:
+    """What a user passes; exceptions are not made by users, and a protocol is not made at all"""
+    if inspect.isclass(thing) and (issubclass(thing, Exception) or getattr(thing, "_is_protocol", False)):
+        return []
+    return [name for name in inspect.signature(thing).parameters if name not in ("args", "kwargs", "options")]
+
+
+@pytest.mark.parametrize("name", sorted(public()))
+def test_a_public_name_is_documented(name: str) -> None:
+    thing = public()[name]
+    text = inspect.cleandoc(thing.__doc__ or "")
+    first, parts = text.split("\n\n")[0], sections(text)
+    assert first.split(" ")[0] in VERBS, f"not an imperative that VERBS knows: {first!r}"
+    assert "\n" not in first, f"longer than a line: {first!r}"
+    assert first.endswith("."), f"no full stop: {first!r}"
+    described = re.findall(r"^    (\w+): \S", parts.get("Args", ""), flags=re.M)
+    assert described == arguments(thing)
+    gives = inspect.isfunction(thing) and inspect.signature(thing).return_annotation is not None
+    assert ("Returns" in parts) == gives
+    assert ">>> " in parts.get("Example", "")
+
+
 def lines_of_code(path: Path) -> int:
     """Without docstrings, comments and blanks"""
     text = path.read_text()
@@ -83,4 +164,9 @@ def lines_of_code(path: Path) -> int:
 
 
 def test_the_core_is_read_in_one_sitting() -> None:
-    assert sum(lines_of_code(ROOT / "src" / "metastep" / "core" / f"{name}.py") for name in CORE) <= 500
+    assert sum(lines_of_code(SOURCE / "core" / f"{name}.py") for name in CORE) <= LINES
+
+
+def test_pages_say_how_long_the_core_is() -> None:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert f"{LINES} lines of code" in (ROOT / page).read_text()

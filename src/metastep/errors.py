@@ -6,11 +6,32 @@ from difflib import get_close_matches
 
 
 class MetastepError(ValueError):
-    """Something given to metastep cannot work; the message says what, why, and what to do."""
+    """Report that something given to metastep cannot work: what was given, why it cannot work, and what to do.
+
+    It is a `ValueError`.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MultiStep(window=0)
+        Traceback (most recent call last):
+        metastep.errors.MetastepError: window = 0 must be at least 1. A list needs at least one window.
+    """
 
 
 class NonFiniteError(MetastepError):
-    """An inner loop left the finite numbers; the message names the task and the window."""
+    """Report that a meta-gradient is not finite, and name the task and the window if they are known.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=1e30), steps=4)
+        >>> batch = torch.ones(1, 6, 2), torch.ones(1, 6, 1)  # 1 task of 6 examples
+        >>> gradient(net, ms.Task(support=batch, query=batch))
+        Traceback (most recent call last):
+        metastep.errors.NonFiniteError: task 0: the inner gradient of window 2 (of 4, counted from 0) is not finite. ...
+    """
 
 
 def require_positive(**numbers: float) -> None:

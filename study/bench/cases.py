@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Literal, TypeVar
 
-from metastep.core.dynamics import SGD
+from metastep.core.optimizers import SGD
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError, did_you_mean, how_many, require_positive
 from metastep.train.transfer.config import TransferConfig

@@ -7,7 +7,7 @@ import typer
 
 from metastep.cli.common import refusals
 from metastep.errors import MetastepError
-from metastep.step.paths import VMAP_CHUNK
+from metastep.step.mapped import VMAP_CHUNK
 from metastep.train.device import device_for
 from study.bench import pair_studies, studies
 from study.bench.cases import QUICK, Grid, Precision, chosen

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from metastep.cli.common import refusals
 from metastep.errors import MetastepError
-from metastep.step.paths import VMAP_CHUNK
+from metastep.step.mapped import VMAP_CHUNK
 from metastep.train.commit import CHANGED
 from metastep.train.device import device_for
 from study.bench.cases import Case, chosen

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from metastep.core.trees import Tree, joined, map_tree
+from metastep.core.windows import Task
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError, first_line
-from metastep.step.chain.chain import NotAChainError, chain_of
-from metastep.step.paths import MetaGradient, NotFusedError, by_hand, require_served
+from metastep.step.chain.chain import NotAChainError
+from metastep.step.chain.serving import Served
+from metastep.step.gradient import Engine, MetaGradient
 from metastep.train.device import prepare_device
-from metastep.train.fewshot.building import asked_of, build
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import gradient_of
 from metastep.train.fewshot.sampling import Sampler
 from study.bench.cases import INNER, SETTINGS, Case
 from study.bench.implementations.ours import config_of
@@ -54,7 +55,7 @@ def rows(case: Case, device: torch.device, seeds: Sequence[int]) -> Iterator[Row
                 looks = [
                     look(case, precision, device, seed, trained, g) for seed, (g, _) in zip(seeds, exact, strict=True)
                 ]
-            except (NotFusedError, NotAChainError, ModuleNotFoundError):
+            except (NotAChainError, ModuleNotFoundError):
                 continue  # no kernels do this
             except RuntimeError as error:  # an operator that is not there in this precision
                 yield row | {"relative_error": None, "halves_difference": apart, "note": first_line(error)}
@@ -113,13 +114,13 @@ def gradient(
     learner.net.to(device, dtype_of(precision, device))
     first, tasks = part or (0, case.tasks)
     batch = sampler(case, config.train_episodes, seed, device, precision)(0, tasks, first)
-    chosen = way_to(config, learner, precision, device)
-    return joined(chosen(learner.meta, batch).grad).double(), chosen.path
+    engine = way_to(config, learner, precision, device, batch)
+    return joined(engine.run(learner.meta, batch).grad).double(), engine.path
 
 
-def way_to(config: TrainConfig, learner: Learner, precision: str, device: torch.device) -> MetaGradient:
-    own = device.type == "cuda" and precision in BY_KERNELS
-    return by_kernels(config, learner, precision) if own else gradient_of(config, learner)
+def way_to(config: TrainConfig, learner: Learner, precision: str, device: torch.device, batch: Task) -> Engine:
+    described, own = gradient_of(config, learner.net), device.type == "cuda" and precision in BY_KERNELS
+    return by_kernels(described, config.net.size, precision) if own else described.engine(learner.meta, batch)
 
 
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:
@@ -141,12 +142,11 @@ def sampler(case: Case, episodes: Episodes, seed: int, device: torch.device, pre
     return Sampler(pictures(case, device), None, episodes, seed, dtype_of(precision, device))
 
 
-def by_kernels(config: TrainConfig, learner: Learner, precision: str) -> MetaGradient:
+def by_kernels(described: MetaGradient, size: int, precision: str) -> Engine:
     """tf32x3: products as three of tf32, which have nearly the digits of float32; bf16: of factors rounded to it"""
     from metastep.step.chain.launch import TritonOperators, require_kernels  # only here: Triton is for GPUs
 
-    asked = asked_of(config, learner.net)
-    require_served(asked)
-    chain, estimator = chain_of(asked.module, asked.size), build(config, learner.net).estimator
-    require_kernels(chain)
-    return by_hand(asked, estimator, None, chain, TritonOperators(precision), f"by Triton kernels ({precision})")
+    chosen = described.chain(size)
+    require_kernels(chosen.chain)
+    served = Served(chosen.asked, chosen.chain, TritonOperators(precision), f"by Triton kernels ({precision})")
+    return Engine(served.estimate(None), served.require_values, served.path)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from metastep.core.modules import parameters_of
-from metastep.core.tasks import write_grads
+from metastep.core.modules import parameters
 from metastep.core.windows import Task
 from metastep.data.catalog import load
 from metastep.nets.registry import load_net
@@ -50,7 +49,7 @@ def workload(case: Case, device: torch.device) -> Workload:
     set_products(PRECISIONS[case.precision])
     torch.manual_seed(0)
     net = net_of(setting).to(device, dtype=torch.float64 if case.precision == "fp64" else torch.float32)
-    meta = parameters_of(net)
+    meta = parameters(net)
     sampler = Sampler(pictures(case, device), None, setting.episodes, 0, next(iter(meta.values())).dtype)
     return Workload(case, net, meta, sampler)
 
@@ -85,18 +84,19 @@ def _noise(setting: FewShot, device: torch.device) -> Tensor:
     return noise.to(device)
 
 
-MetaGradient = Callable[[Task], Gradients]
+BatchGradient = Callable[[Task], Gradients]  # stacked tasks -> their mean meta-gradient
 
 
-def by_gradient(meta_gradient: Callable[[Workload], MetaGradient]) -> Callable[[Case, torch.device], Step]:
-    """A whole meta-iteration around a meta-gradient, one operator after the other as Python calls them"""
+def by_gradient(meta_gradient: Callable[[Workload], BatchGradient]) -> Callable[[Case, torch.device], Step]:
+    """Return a whole meta-iteration around a meta-gradient: it runs eagerly and ends in a step of Adam."""
 
     def build(case: Case, device: torch.device) -> Step:
         work = workload(case, device)
         gradient, optimizer, batches = meta_gradient(work), Adam(work.meta.values(), OUTER_RATE), count()
 
         def step() -> None:
-            write_grads(work.meta, gradient(work.episodes(next(batches))))
+            for name, grad in gradient(work.episodes(next(batches))).items():
+                work.meta[name].grad = grad
             optimizer.step()
 
         return step

@@ -8,16 +8,16 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from metastep.core.counting import counting
-from metastep.core.dynamics import SGD, Adam, Dynamics
-from metastep.core.estimators import Estimator
-from metastep.core.methods import maml, multi_step
-from metastep.core.modules import parameters_of
+from metastep.core.method import Method
+from metastep.core.methods import MAML, MultiStep
+from metastep.core.modules import parameters
+from metastep.core.optimizers import SGD, Adam, InnerOptimizer
 from metastep.core.problems import few_shot
-from metastep.core.tasks import over_tasks
 from metastep.core.trees import Tree, relative_change
 from metastep.core.windows import Problem, Task
 from metastep.data.errors import DataError
 from metastep.data.labelled import load_labelled
+from metastep.step.gradient import MetaGradient
 from metastep.train.transfer.presets import SIZES, TARGETS
 from study.claims.claims import Finding, Presets, holds
 from study.claims.evidence import Evidence
@@ -28,10 +28,10 @@ STEPS, WINDOWS = 8, (2, 4, 8)
 LARGEST_ERROR = 1e-12
 
 
-def moved(dynamics: Dynamics, steps: int, start: float, gradient: float) -> float:
+def moved(inner: InnerOptimizer, steps: int, start: float, gradient: float) -> float:
     """φ after steps that share one gradient, of one number"""
     phi, g = (torch.tensor(value, dtype=torch.float64) for value in (start, gradient))
-    return float(dynamics.advance(dynamics.init(phi), g, None, steps).params)
+    return float(inner.advance(inner.init(phi), g, None, steps).params)
 
 
 def proposition_1(evidence: Evidence, presets: Presets) -> Finding:
@@ -64,49 +64,40 @@ class Toy:
             torch.manual_seed(seed)
             net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)).double()
             x, y = torch.randn(3, 10, 3, dtype=torch.float64), torch.randn(3, 10, 2, dtype=torch.float64)
-        return cls(few_shot(net, mse_loss, {}), parameters_of(net), Task((x[:, :5], y[:, :5]), (x[:, 5:], y[:, 5:])))
+        return cls(few_shot(net, mse_loss, {}), parameters(net), Task((x[:, :5], y[:, :5]), (x[:, 5:], y[:, 5:])))
 
-    def gradient(self, estimator: Estimator) -> Tree:
-        return over_tasks(estimator)(self.meta, self.tasks).grad
-
-    def apart(self, a: Estimator, b: Estimator) -> float:
-        """Of two meta-gradients, their relative difference"""
-        return float(relative_change(self.gradient(a), self.gradient(b)))
+    def gradient(self, method: Method, inner: InnerOptimizer, steps: int = STEPS) -> Tree:
+        return MetaGradient(self.problem, method, inner, steps=steps)(self.meta, self.tasks).grad
 
 
 def naive_sgd(evidence: Evidence, presets: Presets) -> Finding:
     """Without momentum and decay, n shared steps at η are one step at nη: meta-gradients are the same"""
-    toy, rate = Toy.drawn(), 0.05
-    errors = [
-        toy.apart(
-            multi_step(toy.problem, SGD(rate), STEPS, n),
-            maml(toy.problem, SGD(n * rate), STEPS // n),
-        )
-        for n in WINDOWS
-    ]
-    with_momentum = toy.apart(
-        multi_step(toy.problem, SGD(rate, momentum=0.9), STEPS, 2),
-        maml(toy.problem, SGD(2 * rate, momentum=0.9), STEPS // 2),
-    )
+    errors = [_away_from_one_step(n, momentum=0.0) for n in WINDOWS]
+    with_momentum = _away_from_one_step(2, momentum=0.9)
     note = f"Largest relative difference of meta-gradients, n = {', '.join(map(str, WINDOWS))} of {STEPS} steps; "
     note += f"with momentum 0.9 they differ by {with_momentum:.2f}."
     return Finding(holds(max(errors) < LARGEST_ERROR < with_momentum), float(f"{max(errors):.2g}"), note=note)
 
 
+def _away_from_one_step(n: int, momentum: float) -> float:
+    """How far the meta-gradient through n shared steps is from the one through a single step at n times the rate"""
+    toy, rate = Toy.drawn(), 0.05
+    shared = toy.gradient(MultiStep(window=n), SGD(rate, momentum=momentum))
+    return float(relative_change(shared, toy.gradient(MAML(), SGD(n * rate, momentum=momentum), STEPS // n)))
+
+
 def products(evidence: Evidence, presets: Presets) -> Finding:
     """Kn second-order products without, K with estimation: counted in calls for the meta-gradient"""
     toy = Toy.drawn()
-    counted = {
-        n: [_products(toy, dynamics, n) for dynamics in (SGD(0.05, momentum=0.9), Adam(0.01))] for n in (1, 2, 4, 8)
-    }
+    counted = {n: [_products(toy, inner, n) for inner in (SGD(0.05, momentum=0.9), Adam(0.01))] for n in (1, 2, 4, 8)}
     as_claimed = all(set(found) == {STEPS // n} for n, found in counted.items())
     value = {f"n = {n}": found[0] for n, found in counted.items()}
     return Finding(holds(as_claimed), value, note=f"Of {STEPS} inner steps, by SGD with momentum and by Adam alike.")
 
 
-def _products(toy: Toy, dynamics: Dynamics, n: int) -> int:
+def _products(toy: Toy, inner: InnerOptimizer, n: int) -> int:
     with counting() as counts:
-        toy.gradient(multi_step(toy.problem, dynamics, STEPS, n))
+        toy.gradient(MultiStep(window=n), inner)
     return counts.products
 
 

@@ -1,23 +1,24 @@
 """Measure how far each method is from the exact meta-gradient, and what it costs, on Conv4.
 
 5-way 1-shot on glyphs, 8 inner steps, two inner rates; for each rate at a random θ and at one that was meta-trained for
-a while.
+a while. All methods run by autograd, mapped over tasks, so that what they cost can be compared.
 """
 
 from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from rich.progress import track
 
 import metastep as ms
+from metastep.core.compare import Comparison
 from metastep.data.catalog import load
 from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.experiments import arguments
+from study.experiments.plain import plain_cross_entropy
 
 STEPS, TASKS = 8, 8
 RATES = (0.01, 0.1)
@@ -29,30 +30,32 @@ def momentum(lr: float) -> ms.SGD:
     return ms.SGD(lr, momentum=0.9, weight_decay=1e-4)
 
 
-def methods(problem: ms.Problem, lr: float) -> dict[str, ms.Estimator]:
-    inner = momentum(lr)
-    return {
-        "MAML": ms.maml(problem, inner, STEPS),
-        **{f"Multi-step({n})": ms.multi_step(problem, inner, STEPS, n) for n in (2, 4, 8)},
-        "truncated(2)": ms.truncated(problem, inner, STEPS, depth=2),
-        "FO-MAML": ms.fo_maml(problem, inner, STEPS),
-        "Reptile": ms.reptile(problem, inner, STEPS),
-        "iMAML": ms.imaml(problem, ms.SGD(lr, momentum=0.9), STEPS),
-        "HF-MAML": ms.hf_maml(problem, inner, STEPS),
-        "GGS-MAML(8)": ms.ggs_maml(problem, inner, STEPS, samples=8),
-        "ES-MAML(8)": ms.es_maml(problem, inner, STEPS, samples=8),
-    }
+METHODS = {
+    "MAML": ms.MAML(),
+    **{f"Multi-step({n})": ms.MultiStep(window=n) for n in (2, 4, 8)},
+    "truncated(2)": ms.methods.Truncated(depth=2),
+    "FO-MAML": ms.FOMAML(),
+    "Reptile": ms.Reptile(),
+    "iMAML": ms.IMAML(),
+    "HF-MAML": ms.methods.HFMAML(),
+    "GGS-MAML(8)": ms.methods.GGSMAML(samples=8),
+    "ES-MAML(8)": ms.methods.ESMAML(samples=8),
+}
+
+
+def described(problem: ms.Problem, name: str, lr: float) -> ms.MetaGradient:
+    """Describe the method on all tasks at a time. An implicit gradient would know nothing of weight decay."""
+    inner = ms.SGD(lr, momentum=0.9) if name == "iMAML" else momentum(lr)
+    return ms.MetaGradient(problem, METHODS[name], inner, steps=STEPS, chunk_size=TASKS)
 
 
 def train(problem: ms.Problem, meta: dict[str, torch.Tensor], images: torch.Tensor, lr: float, iterations: int) -> None:
-    step = ms.over_tasks(ms.multi_step(problem, momentum(lr), STEPS, 4))
-    optimizer = torch.optim.Adam(meta.values(), lr=1e-3)
+    step = ms.MetaStep(described(problem, "Multi-step(4)", lr), meta, torch.optim.Adam(meta.values(), lr=1e-3))
     for k in track(range(iterations), description="meta-training"):
-        ms.write_grads(meta, step(meta, draw(images, EPISODES, 0, k, TASKS)).grad)
-        optimizer.step()
+        step(draw(images, EPISODES, 0, k, TASKS))
 
 
-def told(row: ms.Comparison) -> dict[str, Any]:
+def told(row: Comparison) -> dict[str, Any]:
     """As rows of results have it"""
     found = asdict(row)
     seconds, peak = found.pop("seconds"), found.pop("peak_bytes")
@@ -62,7 +65,7 @@ def told(row: ms.Comparison) -> dict[str, Any]:
 def look(problem: ms.Problem, meta: Any, tasks: ms.Task, lr: float, iterations: int) -> list[dict[str, Any]]:
     change = float(ms.gradient_difference(problem, momentum(lr), STEPS)(meta, tasks).mean())
     rows = []
-    for row in ms.compare(methods(problem, lr), meta, tasks):
+    for row in ms.compare({name: described(problem, name, lr) for name in METHODS}, meta, tasks):
         rows.append({
             "setting": "glyphs-5w1s", "implementation": "metastep", "steps": STEPS, "tasks": TASKS, "chunk": None,
             "precision": "fp32", "inner_rate": lr, "iterations": iterations, "gradient_change": change, **told(row),
@@ -85,7 +88,7 @@ def main() -> None:
     for lr in RATES:
         torch.manual_seed(0)
         net = Conv4(ways=5, head_init="zero")
-        problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
+        problem, meta = ms.few_shot(net, plain_cross_entropy), ms.parameters(net)
         for iterations in (0, options.iterations):
             train(problem, meta, images, lr, iterations)
             rows += look(problem, meta, tasks, lr, iterations)

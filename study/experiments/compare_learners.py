@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import nn
 
 import metastep as ms
-from metastep.core.problems import few_shot
 from metastep.data.catalog import load
 from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
-from metastep.train.fewshot.building import build_estimator
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from study import results
 from study.experiments import arguments
@@ -28,20 +27,19 @@ METHODS = {
 }
 
 
-def methods(config: TrainConfig, problem: ms.Problem) -> dict[str, ms.Estimator]:
+def gradients(config: TrainConfig, net: nn.Module) -> dict[str, ms.MetaGradient]:
     """Without weight decay, of which an implicit gradient would not know"""
     config = replace(config, inner=replace(config.inner, weight_decay=0.0))
-    return {name: build_estimator(replace(config, method=method), problem) for name, method in METHODS.items()}
+    return {name: gradient_of(replace(config, method=method), net) for name, method in METHODS.items()}
 
 
 def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
     learner = ms.Learner.load(folder)
     config = learner.config
-    problem = few_shot(learner.net, torch.nn.functional.cross_entropy)
     images = load(config.data.name, data, "test").images
     tasks = draw(images, Episodes(config.data.ways, config.data.shots, queries=15), EVALUATION_SEED, 0, count)
     rows = []
-    for row in ms.compare(methods(config, problem), learner.meta, tasks, repeats=1):
+    for row in ms.compare(gradients(config, learner.net), learner.meta, tasks, repeats=1):
         rows.append({
             "run": folder.name, "setting": f"{config.data.name}-{config.data.ways}w{config.data.shots}s",
             "implementation": "metastep", "steps": config.inner.steps, "tasks": count, "chunk": None,

@@ -24,7 +24,7 @@ def first_look(config: TrainConfig, images: ImageSet) -> dict[str, float | None]
     """Means over the tasks of the first iteration, None where they are not finite; of the queries, all but the last"""
     learner, _, gradient, draw, _ = prepare(config, images, None, ALONE)
     batch = draw(0, config.outer.tasks)
-    grad = gradient(learner.meta, batch).grad
+    grad = gradient.unchecked(learner.meta, batch).grad
     size = config.chunk_size or config.outer.tasks
     seen = vmap(lambda task: adaptation(learner, task), chunk_size=size)(batch)
     lengths = {"gradient_norm": norm(grad), "head_gradient_norm": norm(part(grad, True))}

@@ -96,22 +96,25 @@ def ways(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, C
     """Name -> what gives the mean meta-gradient; exact ones first"""
     problem, sgd = ms.few_shot(net, F.cross_entropy), ms.SGD(RATE)
     methods = {
-        "exact": ms.maml(problem, sgd, STEPS),
-        "exact_forward": ms.maml(problem, sgd, STEPS, ms.exact_forward),
-        "autograd, mapped": ms.reference(problem, sgd, STEPS),
-        f"Multi-step({STEPS})": ms.multi_step(problem, sgd, STEPS, STEPS),
-        "first order": ms.fo_maml(problem, sgd, STEPS),
+        ALONE: ms.MAML(),
+        "exact": ms.MAML(),
+        "exact_forward": ms.MAML(curvature=ms.curvature.exact_forward),
+        "autograd, mapped": ms.methods.Reference(),
+        f"Multi-step({STEPS})": ms.MultiStep(window=STEPS),
+        "first order": ms.FOMAML(),
     }
-    steps = {name: ms.over_tasks(method, check_finite=False) for name, method in methods.items()}
-    steps = {ALONE: ms.over_tasks(methods["exact"], 1, check_finite=False), **steps}
+    gradients = {
+        name: ms.MetaGradient(problem, method, sgd, steps=STEPS, chunk_size=1 if name == ALONE else TASKS)
+        for name, method in methods.items()
+    }
     return {
         LOOP: partial(loop_over_tasks, net, meta, tasks),
-        **{name: partial(gradient, step, meta, tasks) for name, step in steps.items()},
+        **{name: partial(by_metastep, gradient, meta, tasks) for name, gradient in gradients.items()},
     }
 
 
-def gradient(step: Callable[[Any, Any], ms.Estimate], meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = step(meta, tasks).grad
+def by_metastep(gradient: ms.MetaGradient, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = gradient.unchecked(meta, tasks).grad
     return found
 
 
@@ -121,7 +124,7 @@ def measure(setting: str, repeats: int, device: torch.device) -> list[dict[str, 
     net = subject.make().to(device)
     labels = torch.arange(WAYS, device=device).repeat(TASKS, EXAMPLES // WAYS)
     parts = [(torch.randn(TASKS, EXAMPLES, *subject.shape, device=device), labels) for _ in range(2)]
-    each = ways(net, ms.parameters_of(net), ms.Task(*parts))
+    each = ways(net, ms.parameters(net), ms.Task(*parts))
     found = {name: call() for name, call in each.items()}
     for name in (ALONE, *EXACT):
         require_same(setting, name, found[name], found[LOOP])

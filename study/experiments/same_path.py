@@ -2,7 +2,7 @@
 
 Both must have the same losses within noise, and learners as good. Three runs of each method, 5-way 1-shot: by the
 fastest path available here (derivatives by hand; on a GPU Triton kernels in tf32, captured); by the plain path from the
-same start on the same episodes (autograd mapped over tasks, in float32, step by step); and by the plain path with
+same start on the same episodes (autograd mapped over tasks, in float32, run eagerly); and by the plain path with
 another seed, which shows the noise. All are tested on the same episodes. On a GPU the net is the paper's, on a CPU a
 small one; the data are Omniglot or, without it, glyphs.
 """
@@ -15,22 +15,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metastep.core.problems import few_shot
+from metastep.core.random import seed_noise
 from metastep.data.images import ImageSet
-from metastep.step.paths import mapped
 from metastep.step.ranks import ALONE
 from metastep.train.device import prepare_device, uses_gpu
-from metastep.train.fewshot.building import build
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import Parts, prepare
+from metastep.train.fewshot.parts import meta_step, prepare
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.fewshot.scores import Evaluation, paired_difference
-from metastep.train.fewshot.stepping import StepByStep, Stepper, stepper
 from metastep.train.fields import Precision
-from metastep.train.stop import Stop
 from study import results
 from study.experiments import arguments
+from study.experiments.plain import plain_cross_entropy
 from study.experiments.settings import configured, data_set, size_here
 from study.tables.curves import draw_losses
 
@@ -52,17 +51,15 @@ class Trained(NamedTuple):
 
 def trained(config: TrainConfig, images: ImageSet, plain: bool) -> Trained:
     parts, began = prepare(config, images, None, ALONE), time.perf_counter()
-    step, stop = plainly(config, parts) if plain else stepper(config, parts, ALONE, done=0), Stop()
-    # A replay writes over what the last one returned.
-    losses = [step(k, stop).loss.clone() for k in range(config.outer.iterations)]
-    step.settle(config.outer.iterations)
+    if plain:
+        problem = few_shot(parts.learner.net, plain_cross_entropy)
+        parts = parts._replace(gradient=replace(parts.gradient, problem=problem))
+    step, losses = meta_step(config, parts, ALONE, done=0), []
+    for k in range(config.outer.iterations):
+        seed_noise(config.seed, k)
+        losses.append(step().loss.clone())  # a replay writes over what the last one returned
+    step.settle()
     return Trained(parts.learner, torch.stack(losses).cpu(), step.path, time.perf_counter() - began)
-
-
-def plainly(config: TrainConfig, parts: Parts) -> Stepper:
-    estimator, reason = build(config, parts.learner.net).estimator, "to compare with"
-    gradient = mapped(estimator, parts.learner.device, config.chunk_size, reason)
-    return StepByStep(config, parts._replace(gradient=gradient), ALONE, reason)
 
 
 def tested(learner: Learner, episodes: int, data: Path | None) -> Evaluation:

@@ -11,33 +11,40 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 import metastep as ms
 from metastep.core.memory import peak_bytes
+from metastep.core.windows import InnerLoop
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.bench.machines import peak_resident_mib
 from study.experiments import arguments
+from study.experiments.plain import plain_cross_entropy
 
 WAYS, SHOTS, QUERIES = 20, 5, 15
 STEPS = (1, 8, 32, 64)
 DEVICE, TASKS = ("cuda", 16) if torch.cuda.is_available() else ("cpu", 1)
-METHODS = ("first_order", "maml", "maml_recompute", "maml_autograd")
 INNER = ms.SGD(0.1, momentum=0.9, weight_decay=1e-4)
 
 
-def estimator(method: str, problem: ms.Problem, steps: int) -> ms.Estimator:
-    loop = ms.inner_loop(problem, INNER, steps)
-    return {
-        "first_order": ms.first_order(loop),
-        "maml": ms.unrolled(loop),
-        "maml_recompute": ms.unrolled(loop, store_every=max(1, round(steps**0.5))),
-        "maml_autograd": ms.backprop(loop),
-    }[method]
+@dataclass(frozen=True, repr=False)
+class Recomputed(ms.methods.Method):
+    """Exact MAML that stores one state of every segment of about √T, and runs each segment again on the way back."""
+
+    def estimator(self, loop: InnerLoop) -> ms.estimators.Estimator:
+        return ms.estimators.unrolled(loop, store_every=max(1, round(len(loop.lengths) ** 0.5)))
+
+
+METHODS = {
+    "first_order": ms.FOMAML(),
+    "maml": ms.MAML(),
+    "maml_recompute": Recomputed(),
+    "maml_autograd": ms.methods.Reference(),
+}
 
 
 def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUERIES) -> ms.Task:
@@ -51,9 +58,8 @@ def episode(tasks: int, ways: int = WAYS, shots: int = SHOTS, queries: int = QUE
 def measure(method: str, steps: int, repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
     net = Conv4(WAYS).to(DEVICE)
-    problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
-    step = ms.over_tasks(estimator(method, problem, steps), check_finite=False)
-    tasks = episode(TASKS)
+    problem, meta, tasks = ms.few_shot(net, plain_cross_entropy), ms.parameters(net), episode(TASKS)
+    step = ms.MetaGradient(problem, METHODS[method], INNER, steps=steps, chunk_size=TASKS).unchecked
     step(meta, episode(TASKS, ways=2, shots=1, queries=1))  # loads what PyTorch loads on first use
     before, times = peak_resident_mib(), []
     for _ in range(repeats):

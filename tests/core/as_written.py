@@ -8,7 +8,11 @@ from torch.func import functional_call
 
 import metastep as ms
 
-SGD = ms.SGD(0.1)
+MAML, SGD = ms.MAML(), ms.SGD(0.1)
+
+
+def gradient_of(problem: Any, steps: Any = 2, method: Any = MAML, inner: Any = SGD, **options: Any) -> Any:
+    return ms.MetaGradient(problem, method, inner, steps=steps, **options)
 
 
 def regression(tasks: int = 3) -> ms.Task:

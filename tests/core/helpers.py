@@ -1,6 +1,7 @@
-"""Toy problems and dynamics, in float64: tests are products of these tables."""
+"""Toy problems, methods and inner optimizers, in float64: tests are products of these tables."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import metastep as ms
+from metastep.core import registry
 from metastep.core.trees import Tree, map_tree, norm, subtract
+from metastep.core.windows import InnerLoop, Steps
+from metastep.step.mapped import mapped
 
 STEPS = 8
 
@@ -38,7 +42,7 @@ def regression() -> Case:
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double()
     problem = ms.few_shot(net, F.mse_loss, {"largest": lambda prediction, target: (prediction - target).abs().amax()})
     return Case(
-        problem, ms.parameters_of(net), ms.Task((randn(3, 6, 2), randn(3, 6, 1)), (randn(3, 7, 2), randn(3, 7, 1)))
+        problem, ms.parameters(net), ms.Task((randn(3, 6, 2), randn(3, 6, 1)), (randn(3, 7, 2), randn(3, 7, 1)))
     )
 
 
@@ -53,7 +57,7 @@ def convolution() -> Case:
     ).double()
     labels = torch.arange(3).repeat(3, 2)
     problem = ms.few_shot(net, F.cross_entropy, {"accuracy": ms.accuracy})
-    return Case(problem, ms.parameters_of(net), ms.Task((randn(3, 6, 1, 8, 8), labels), (randn(3, 6, 1, 8, 8), labels)))
+    return Case(problem, ms.parameters(net), ms.Task((randn(3, 6, 1, 8, 8), labels), (randn(3, 6, 1, 8, 8), labels)))
 
 
 def meta_network() -> Case:
@@ -128,36 +132,36 @@ def own_step(params: Tree, memory: Tree, grad: Tree, meta: Tree, t: int) -> tupl
 class Bounded(ms.SGD):
     """A user's SGD whose gradients are bounded: no longer linear in them"""
 
-    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+    def advance(self, state: ms.optimizers.State, grad: Tree, meta: Tree, steps: int) -> ms.optimizers.State:
         return super().advance(state, map_tree(torch.tanh, grad), meta, steps)
 
 
 class Bounding(NamedTuple):
-    """The same around any dynamics"""
+    """The same around any inner optimizer"""
 
-    inner: ms.Dynamics
+    inner: ms.optimizers.InnerOptimizer
 
-    def init(self, params: Tree) -> ms.State:
+    def init(self, params: Tree) -> ms.optimizers.State:
         return self.inner.init(params)
 
-    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+    def advance(self, state: ms.optimizers.State, grad: Tree, meta: Tree, steps: int) -> ms.optimizers.State:
         return self.inner.advance(state, map_tree(torch.tanh, grad), meta, steps)
 
 
 class Delegating:
     """The same, which hands on all that it is asked for"""
 
-    def __init__(self, inner: ms.Dynamics) -> None:
+    def __init__(self, inner: ms.optimizers.InnerOptimizer) -> None:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["inner"], name)
 
-    def advance(self, state: ms.State, grad: Tree, meta: Tree, steps: int) -> ms.State:
+    def advance(self, state: ms.optimizers.State, grad: Tree, meta: Tree, steps: int) -> ms.optimizers.State:
         return self.inner.advance(state, map_tree(torch.tanh, grad), meta, steps)
 
 
-DYNAMICS: dict[str, ms.Dynamics] = {
+DYNAMICS: dict[str, ms.optimizers.InnerOptimizer] = {
     "sgd": ms.SGD(0.1),
     "momentum": ms.SGD(0.05, momentum=0.9, weight_decay=1e-2),
     "tensor rate": ms.SGD(torch.tensor(0.05, dtype=torch.float64), momentum=0.9, weight_decay=1e-2),
@@ -173,6 +177,53 @@ DYNAMICS: dict[str, ms.Dynamics] = {
     "own": ms.StepFunction(own_step, lambda params: map_tree(torch.zeros_like, params)),
 }
 OWN = ("bounded", "bounding", "delegating", "own")  # written by a user: they see gradients as they are
+
+
+def is_head(name: str) -> bool:
+    """Whether a parameter belongs to the last layer of `regression` or of `convolution`"""
+    return name.startswith(("2.", "4."))
+
+
+# Every other registered method is tested with the options that it has by itself.
+METHODS: dict[str, ms.methods.Method] = {
+    "multi_step": ms.MultiStep(window=3),
+    "truncated": ms.methods.Truncated(depth=2),
+    "anil": ms.methods.ANIL(head=is_head),
+    "imaml": ms.IMAML(strength=1.5, window=2),
+    "hf_maml": ms.methods.HFMAML(delta=0.01),
+    "ggs_maml": ms.methods.GGSMAML(samples=4, window=2),
+    "es_maml": ms.methods.ESMAML(samples=16, window=4),
+    "maml_pp": ms.methods.MAMLPP(window=2),
+}
+# All other methods are tested for giving the derivative of the outer loss.
+APPROXIMATE = ("truncated", "fo_maml", "reptile", "imaml", "hf_maml", "ggs_maml", "es_maml")
+RANDOM = ("ggs_maml", "es_maml")  # they draw directions
+
+
+def method(name: str) -> ms.methods.Method:
+    """The registered method of this name"""
+    made: ms.methods.Method = METHODS[name] if name in METHODS else registry.named("method", name)()
+    return made
+
+
+@dataclass(frozen=True, repr=False)
+class Swept(ms.methods.Method):
+    """A user's method: the reverse sweep with all of its options"""
+
+    window: Steps = 1
+    curvature: ms.curvature.Curvature = ms.curvature.exact
+    depth: int | None = None
+    store_every: int = 32
+    weights: tuple[float, ...] | None = None
+
+    def estimator(self, loop: InnerLoop) -> ms.estimators.Estimator:
+        return ms.estimators.unrolled(loop, self.curvature, self.depth, self.store_every, self.weights)
+
+
+def by_autograd(gradient: ms.MetaGradient, meta: Tree, tasks: Any) -> ms.Estimate:
+    """The same inner loop and outer loss, differentiated through the stored unroll"""
+    reference = ms.methods.Reference(weights=gradient.estimator.weights)
+    return mapped(reference, gradient.loop, gradient.chunk_size)(meta, tasks)
 
 
 def case(name: str, seed: int = 0) -> Case:

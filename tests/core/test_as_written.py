@@ -10,15 +10,16 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.core.hidden import Hidden
-from tests.core.as_written import SGD, one, regression, squared, squared_error
+from metastep.core.torch_optimizers import from_optimizer
+from tests.core.as_written import gradient_of, one, regression, squared, squared_error
 from tests.core.helpers import relative_error
 
 
 def test_es_maml_refuses_a_theta_that_stands_in_the_losses() -> None:
     """Though it has the shapes of φ"""
     net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
-    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
-    curvature = ms.zeroth_order(2)
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters(net)
+    curvature = ms.curvature.ZerothOrder(samples=2)
     weighted = ms.Problem(
         lambda meta, task: meta["w"],
         ms.every_window(lambda w, meta, batch: squared(w, batch) + (meta["penalty"] * w.square()).sum()),
@@ -26,15 +27,15 @@ def test_es_maml_refuses_a_theta_that_stands_in_the_losses() -> None:
     )
     theta = {"w": torch.ones(3, dtype=torch.float64), "penalty": torch.ones(3, dtype=torch.float64)}
     calls = [
-        lambda: ms.imaml(problem, SGD, 2, curvature=curvature)(meta, task),
-        lambda: ms.anil(problem, SGD, 2, lambda name: name == "bias", curvature=curvature)(meta, task),
-        lambda: ms.es_maml(weighted, SGD, 2)(theta, task),
+        (gradient_of(problem, 2, ms.IMAML(curvature=curvature)), meta),
+        (gradient_of(problem, 2, ms.methods.ANIL(lambda name: name == "bias", curvature=curvature)), meta),
+        (gradient_of(weighted, 2, ms.methods.ESMAML()), theta),
     ]
-    for call in calls:
+    for gradient, given in calls:
         with pytest.raises(ms.MetastepError, match="ES-MAML"):
-            call()
-    rates = ms.meta_sgd(problem, SGD, 2, curvature=curvature)(ms.with_rates(meta, 0.1), task)  # stands in no loss
-    assert rates.grad["rates"]["bias"].abs().sum() > 0
+            gradient.estimator(given, task)
+    rates = gradient_of(problem, 2, ms.MetaSGD(curvature=curvature))  # they are in no loss
+    assert rates.estimator(rates.init(net), task).grad["rates"]["bias"].abs().sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_mini_batches_of_a_support_with_names() -> None:
     problem = ms.Problem(
         lambda meta, task: meta, ms.every_window(loss), lambda w, meta, task: loss(w, meta, task.query)
     )
-    windows = ms.in_batches(problem, 2).windows(ms.Task({"x": x, "y": y}, {"x": x, "y": y}), [1, 1, 1])
+    windows = ms.problems.in_batches(problem, 2).windows(ms.Task({"x": x, "y": y}, {"x": x, "y": y}), [1, 1, 1])
     assert [len(window.batch["y"]) for window in windows] == [2, 2, 1]
 
 
@@ -81,14 +82,16 @@ def test_complex_parameters_are_compared_as_they_are() -> None:
 
     tasks = regression(1)
     net = Turning()
-    problem, meta = ms.few_shot(net, lambda p, y: (p - y).square().mean()), ms.parameters_of(net)
-    methods = {"exact": ms.maml(problem, SGD, 2), "first order": ms.fo_maml(problem, SGD, 2)}
+    problem, meta = ms.few_shot(net, lambda p, y: (p - y).square().mean()), ms.parameters(net)
+    methods = {"exact": gradient_of(problem), "first order": gradient_of(problem, 2, ms.FOMAML())}
     row = ms.compare(methods, meta, tasks, repeats=1)[1]
-    exact, first = (method(meta, one(tasks)).grad["w"] for method in methods.values())
+    exact, first = (gradient.estimator(meta, one(tasks)).grad["w"] for gradient in methods.values())
     assert row.relative_error == pytest.approx(float((first - exact).norm() / exact.norm()))
 
 
-@pytest.mark.parametrize("curvature", [ms.gaussian_smoothing(20_000, 1e-3), ms.zeroth_order(20_000, 1e-2)])
+@pytest.mark.parametrize(
+    "curvature", [ms.curvature.GaussianSmoothing(20_000, 1e-3), ms.curvature.ZerothOrder(20_000, 1e-2)]
+)
 def test_random_directions_of_complex_parameters(curvature: Any) -> None:
     torch.manual_seed(0)
     w, direction = (torch.randn(2, dtype=torch.complex128) for _ in range(2))
@@ -110,14 +113,14 @@ def test_groups_without_momentum_are_not_dampened() -> None:
     a, b = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
     groups = [{"params": [a], "momentum": 0.0}, {"params": [b], "momentum": 0.9}]
     optimizer, named = torch.optim.SGD(groups, lr=0.1, dampening=0.5), {"a": a, "b": b}
-    dynamics, state = ms.from_optimizer(optimizer, named)
+    dynamics, state = from_optimizer(optimizer, named)
     for step in range(4):
         grads = {name: torch.full((2,), 1.0 + step, dtype=torch.float64) for name in named}
         state = dynamics.advance(state, grads, None, 1)
         a.grad, b.grad = grads["a"], grads["b"]
         optimizer.step()
         torch.testing.assert_close(state.params, {name: p.detach() for name, p in named.items()})
-        torch.testing.assert_close(ms.from_optimizer(optimizer, named)[1].memory[0]["b"], state.memory[0]["b"])
+        torch.testing.assert_close(from_optimizer(optimizer, named)[1].memory[0]["b"], state.memory[0]["b"])
 
 
 def test_an_optimizer_with_steps_of_its_own_is_not_taken_for_its_parent() -> None:
@@ -127,9 +130,9 @@ def test_an_optimizer_with_steps_of_its_own_is_not_taken_for_its_parent() -> Non
 
     p = nn.Parameter(torch.ones(2))
     with pytest.raises(ms.MetastepError, match=r"Signed has no dynamics here.*StepFunction"):
-        ms.from_optimizer(Signed([p], lr=0.1), {"p": p})
+        from_optimizer(Signed([p], lr=0.1), {"p": p})
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop):
-        ms.from_optimizer(kind([p], lr=0.1), {"p": p})
+        from_optimizer(kind([p], lr=0.1), {"p": p})
 
 
 def test_a_rate_may_not_enlarge_a_parameter() -> None:
@@ -141,16 +144,16 @@ def test_a_rate_may_not_enlarge_a_parameter() -> None:
 def test_a_constant_target_has_a_remedy() -> None:
     net, task = nn.Linear(3, 2, dtype=torch.float64), one(regression())
     problem = ms.few_shot(net, lambda p, y: F.mse_loss(p, torch.zeros_like(p)))
-    with pytest.raises(ms.MetastepError, match=r"exact_forward.* Pass curvature=metastep.exact, "):
-        ms.maml(problem, SGD, 2, ms.exact_forward)(ms.parameters_of(net), task)
-    ms.maml(problem, SGD, 2)(ms.parameters_of(net), task)
+    with pytest.raises(ms.MetastepError, match=r"exact_forward.* Use curvature=ms.curvature.exact, "):
+        gradient_of(problem, 2, ms.MAML(ms.curvature.exact_forward)).estimator(ms.parameters(net), task)
+    gradient_of(problem, 2, ms.MAML(ms.curvature.exact)).estimator(ms.parameters(net), task)
 
 
 def test_a_metric_is_not_called_loss() -> None:
     net = nn.Linear(3, 2, dtype=torch.float64)
     problem = ms.few_shot(net, F.mse_loss, {"loss": F.mse_loss})
     with pytest.raises(ms.MetastepError, match="called 'loss'"):
-        ms.over_tasks(ms.maml(problem, SGD, 2))(ms.parameters_of(net), regression())
+        gradient_of(problem)(ms.parameters(net), regression())
 
 
 def test_a_stop_in_the_middle_of_a_derivative_is_a_stop() -> None:
@@ -161,7 +164,7 @@ def test_a_stop_in_the_middle_of_a_derivative_is_a_stop() -> None:
 
     net = nn.Linear(3, 2, dtype=torch.float64)
     with pytest.raises(KeyboardInterrupt):
-        ms.maml(ms.few_shot(net, stopped), SGD, 2)(ms.parameters_of(net), one(regression()))
+        gradient_of(ms.few_shot(net, stopped)).estimator(ms.parameters(net), one(regression()))
 
 
 def test_a_rate_that_requires_grad_is_not_held_in_silence() -> None:
@@ -187,12 +190,17 @@ def test_an_inner_loop_goes_on_from_its_end() -> None:
         )
 
     meta, task = torch.full((3,), 0.1, dtype=torch.float64, requires_grad=True), one(regression())
-    adam = ms.Adam(0.1)
-    fresh = problem(lambda meta, task: torch.ones(3, dtype=torch.float64))
-    half = ms.maml(fresh, adam, 3).end(meta, task)
+
+    def end(start: Any, steps: int) -> Any:
+        gradient = ms.MetaGradient(problem(start), ms.MAML(), ms.Adam(0.1), steps=steps)
+        return gradient.estimator(meta, task).state.state
+
+    def fresh(meta: Any, task: Any) -> Tensor:
+        return torch.ones(3, dtype=torch.float64)
+
+    half = end(fresh, 3)
     assert not any(leaf.requires_grad for leaf in (half.params, *half.memory))
-    whole, rest = ms.maml(fresh, adam, 6).end(meta, task), ms.maml(problem(lambda *_: half), adam, 3).end(meta, task)
-    torch.testing.assert_close(rest, whole, rtol=1e-14, atol=0)
+    torch.testing.assert_close(end(lambda *_: half, 3), end(fresh, 6), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +219,10 @@ def test_memory_of_ones_own_optimizer(memory: Any, message: str) -> None:
 
 def test_a_meta_gradient_of_zeros_is_told() -> None:
     net, tasks = nn.Linear(3, 2, dtype=torch.float64), regression()
-    problem, meta = ms.few_shot(net, squared_error), ms.parameters_of(net)
+    problem, meta = ms.few_shot(net, squared_error), ms.parameters(net)
     detached = problem._replace(start=lambda meta, task: {name: p.detach() for name, p in meta.items()})
     with pytest.warns(UserWarning, match="exactly 0"):
-        ms.over_tasks(ms.maml(detached, SGD, 2))(meta, tasks)
+        gradient_of(detached)(meta, tasks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ms.over_tasks(ms.maml(problem, SGD, 2))(meta, tasks)
+        gradient_of(problem)(meta, tasks)

@@ -7,13 +7,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.core.carrying import continued
+from metastep.core.carrying import continued, room_for_memory, with_memory
 from metastep.core.trees import Tree, add_scaled, map_tree, norm
-from metastep.core.windows import task_gradient
+from metastep.core.windows import InnerLoop, task_gradient
 from metastep.step.chain import plain
 from metastep.step.chain.chain import chain_of
 from metastep.step.chain.problem import fused_problem
-from metastep.step.paths import mapped
+from metastep.step.mapped import mapped
 from tests.core.helpers import case, relative_error
 from tests.step.chain.helpers import Net, close
 
@@ -39,11 +39,12 @@ def after(meta: Tree, rate: float, estimate: ms.Estimate) -> Tree:
 @over_problems
 def test_at_rate_1_tasks_one_after_the_other_are_one_long_run(problem: str, dynamics: ms.Adam) -> None:
     p, params, tasks = case(problem)
-    estimator, meta = ms.reptile(p, dynamics, 5, window=2, carried=True), ms.with_memory(params, dynamics)
-    plain = ms.InnerLoop(p, dynamics, estimator.loop.lengths)
+    gradient = ms.MetaGradient(p, ms.Reptile(window=2, keep_memory=True), dynamics, steps=5)
+    meta = gradient.init(params)
+    plain = InnerLoop(p, dynamics, gradient.loop.lengths)
     state = dynamics.init(params)
     for i in range(3):
-        meta = after(meta, 1.0, estimator(meta, one(tasks, i)))
+        meta = after(meta, 1.0, gradient.estimator(meta, one(tasks, i)))
         state = plain.run(plain.windows(one(tasks, i)), state, params)
         assert relative_error(meta["params"], state.params) < 1e-9  # BatchNorm makes gradients of biases rounding
         found = list(meta["memory"].values())[: len(state.memory)]
@@ -54,14 +55,14 @@ def test_at_rate_1_tasks_one_after_the_other_are_one_long_run(problem: str, dyna
 @over_problems
 def test_several_tasks_move_all_of_meta_towards_their_mean(problem: str, dynamics: ms.Adam) -> None:
     p, params, tasks = case(problem)
-    estimator, meta = ms.reptile(p, dynamics, 3, carried=True), ms.with_memory(params, dynamics)
+    gradient = ms.MetaGradient(p, ms.Reptile(keep_memory=True), dynamics, steps=3)
+    meta = gradient.init(params)
     for rate in (1.0, 0.25):
-        loop = estimator.loop
-        ends = [loop.adapt(meta, one(tasks, i))[:2] for i in range(3)]
+        ends = [gradient.loop.adapt(meta, one(tasks, i))[:2] for i in range(3)]
         mean = map_tree(lambda *x: torch.stack(x).mean(0), *ends)
         reached = {"params": mean[0], "memory": dict(zip(meta["memory"], mean[1], strict=True))}
         expected = map_tree(lambda old, new, rate=rate: old + rate * (new - old), meta, reached)
-        meta = after(meta, rate, ms.over_tasks(estimator)(meta, tasks))
+        meta = after(meta, rate, gradient(meta, tasks))
         assert relative_error(meta, expected) < 1e-9
 
 
@@ -73,7 +74,7 @@ def test_what_the_moments_lack_of_a_mean_is_averaged_as_they_are() -> None:
     for rate, steps in ((0.3, 2), (1.0, 1), (0.05, 4)):
         ahead = continued(dynamics).advance(state, grad, (), steps)
         memory = map_tree(lambda old, new, rate=rate: old + rate * (new - old), state.memory, ahead.memory)
-        state = ms.State(params, memory)
+        state = ms.optimizers.State(params, memory)
         _, second, lacking = memory
         torch.testing.assert_close(second["w"] / (1 - lacking), grad["w"] ** 2)
 
@@ -82,7 +83,7 @@ def test_nothing_is_lacking_after_very_many_steps() -> None:
     dynamics = ms.Adam(0.1, betas=(0.0, 0.9), eps=0.0)
     params, grad = {"w": torch.zeros(2)}, {"w": torch.tensor([1.0, -4.0])}
     memory = (grad, {"w": grad["w"] ** 2}, torch.tensor(0.0))
-    moved = continued(dynamics).advance(ms.State(params, memory), grad, (), 1)
+    moved = continued(dynamics).advance(ms.optimizers.State(params, memory), grad, (), 1)
     torch.testing.assert_close(moved.params["w"], torch.tensor([-0.1, 0.1]))
 
 
@@ -91,12 +92,12 @@ def test_nothing_is_lacking_after_very_many_steps() -> None:
 def test_by_hand_is_mapped(dynamics: ms.Adam, chunk: int | None) -> None:
     net = Net(ways=5, shots=2, bias=False)  # before BatchNorm, its gradient is 0 by hand, and rounding by autograd
     module, tasks = net.build(), net.tasks()
-    meta = ms.with_memory(ms.parameters_of(module), dynamics)
-    gradient = ms.meta_gradient(module, ms.reptile, dynamics, 3, net.size, chunk, batch=4, carried=True)
-    assert gradient.path == "derivatives by hand, in PyTorch (float64)"
-    other = mapped(gradient.estimator, torch.device("cpu"), chunk, "to compare")
+    problem, method = ms.few_shot(module, cross_entropy), ms.Reptile(keep_memory=True)
+    gradient = ms.MetaGradient(problem, method, dynamics, steps=3, batch=4, chunk_size=chunk)
+    meta, other = gradient.init(module), mapped(method, gradient.loop, chunk)
     for rate in (1.0, 0.5):
         found, expected = gradient(meta, tasks), other(meta, tasks)
+        assert gradient.path == "derivatives by hand, in PyTorch (float64)"
         close(found.grad, expected.grad, 1e-8)
         close(found.loss, expected.loss, 1e-9)
         meta = after(meta, rate, expected)
@@ -106,13 +107,15 @@ def test_by_hand_is_mapped(dynamics: ms.Adam, chunk: int | None) -> None:
 def test_by_kernels_on_a_gpu_too() -> None:
     net, dynamics = Net(ways=5, size=14, filters=(16, 16), bias=False), ms.Adam(1e-3, betas=(0.0, 0.999), eps=1e-3)
     module, tasks = net.build(), net.tasks()
-    meta = ms.with_memory(ms.parameters_of(module), dynamics)
-    expected = ms.over_tasks(ms.reptile(ms.few_shot(module, cross_entropy), dynamics, 3, carried=True))
-    gradient = ms.meta_gradient(net.build().float().cuda(), ms.reptile, dynamics, 3, net.size, carried=True)
-    assert "Triton kernels (float32)" in gradient.path
+    on_cpu, gradient = (
+        ms.MetaGradient(ms.few_shot(each, cross_entropy), ms.Reptile(keep_memory=True), dynamics, steps=3)
+        for each in (module, net.build().float().cuda())
+    )
+    meta, expected = on_cpu.init(module), mapped(on_cpu.method, on_cpu.loop, None)
     for rate in (1.0, 0.5):
         there = map_tree(lambda x: x.detach().cuda().float() if x.is_floating_point() else x.cuda(), (meta, tasks))
         found, wanted = gradient(*there).grad, expected(meta, tasks)
+        assert "Triton kernels (float32)" in gradient.path
         assert relative_error(map_tree(lambda x: x.cpu().double(), found), wanted.grad) < 1e-3
         meta = after(meta, rate, wanted)
 
@@ -121,11 +124,13 @@ def test_the_sweep_learns_a_memory_to_start_from() -> None:
     """It is a part of meta as any other: exact against autograd"""
     p, params, tasks = case("regression")
     dynamics = ms.Adam(0.02, eps=1e-3)
-    meta = ms.with_memory(params, dynamics)
+    meta = with_memory(params, dynamics)
     meta["memory"]["1"] = map_tree(lambda v: torch.rand_like(v) + 0.1, meta["memory"]["1"])
-    problem, onwards = ms.room_for_memory(p), continued(dynamics)
-    found = ms.multi_step(problem, onwards, 4, window=2)(meta, one(tasks, 0)).grad
-    expected = ms.reference(problem, onwards, 4, window=2)(meta, one(tasks, 0)).grad
+    problem, onwards = room_for_memory(p), continued(dynamics)
+    found, expected = (
+        ms.MetaGradient(problem, method, onwards, steps=4).estimator(meta, one(tasks, 0)).grad
+        for method in (ms.MultiStep(window=2), ms.methods.Reference(window=2))
+    )
     assert relative_error(found, expected) < 1e-10
     assert float(expected["memory"]["1"]["0.weight"].abs().max()) > 0
 
@@ -134,13 +139,13 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
     net = Net(bias=False)
     module, tasks = net.build(), net.tasks()
     chain, stacked = chain_of(module, net.size), ms.Task(*((x.permute(0, 1, 3, 4, 2), y) for x, y in net.tasks()))
-    theta = chain.to_flat(ms.parameters_of(module)).detach()
+    theta = chain.to_flat(ms.parameters(module)).detach()
     params, problem = theta.expand(len(tasks.support[1]), -1), fused_problem(chain, plain)
-    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, ms.room_for_memory(problem)))
+    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, room_for_memory(problem)))
     meta, along = {"params": theta, "memory": {"0": torch.rand_like(theta)}}, torch.randn_like(params)
     torch.testing.assert_close(task_gradient(beside, params, meta), task_gradient(alone, params, theta))
-    h, c = ms.exact(beside, params, meta, along)
-    expected, of_theta = ms.exact(alone, params, theta, along)
+    h, c = ms.curvature.exact(beside, params, meta, along)
+    expected, of_theta = ms.curvature.exact(alone, params, theta, along)
     torch.testing.assert_close(h, expected)
     assert float(norm(h)) > 0
     torch.testing.assert_close(c, {"params": of_theta, "memory": {"0": torch.zeros_like(theta)}})
@@ -148,4 +153,4 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
 
 def test_what_has_no_memory_cannot_carry_it() -> None:
     with pytest.raises(ms.MetastepError, match=r"SGD has no memory that could go on .*: use Adam"):
-        ms.reptile(case("regression").problem, ms.SGD(0.1, momentum=0.9), 2, carried=True)
+        ms.MetaGradient(case("regression").problem, ms.Reptile(keep_memory=True), ms.SGD(0.1, momentum=0.9), steps=2)

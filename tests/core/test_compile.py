@@ -87,4 +87,4 @@ def test_dropout_says_that_it_cannot_be_compiled() -> None:
         ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 2)), backend="eager", fullgraph=True
     )
     with pytest.raises(Exception, match="draws random numbers"):
-        step(ms.parameters_of(net), tasks)
+        step(ms.parameters(net), tasks)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import metastep as ms
-from tests.core.as_written import SGD, by_autograd, one, regression, squared_error
+from metastep.core.tasks import stack
+from tests.core.as_written import by_autograd, gradient_of, one, regression, squared_error
 from tests.core.helpers import relative_error
 
 
@@ -32,15 +33,14 @@ def in_and_out(prediction: Tensor, target: Tensor) -> Tensor:
     return error + prediction.pow(4).mean()
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 @pytest.mark.parametrize("loss", [scaled_by_itself, own_target, in_and_out])
 def test_what_no_grad_holds_is_held_in_second_derivatives(loss: Any, curvature: Any) -> None:
     net, tasks = nn.Linear(3, 2, dtype=torch.float64), regression()
-    problem, meta = ms.few_shot(net, loss), ms.parameters_of(net)
-    method, reference = ms.maml(problem, SGD, 4, curvature), ms.reference(problem, SGD, 4)
-    assert relative_error(method(meta, one(tasks)).grad, reference(meta, one(tasks)).grad) < 1e-12
-    mapped = ms.over_tasks(method)(meta, tasks).grad
-    assert relative_error(mapped, ms.over_tasks(reference)(meta, tasks).grad) < 1e-12
+    problem, meta = ms.few_shot(net, loss), ms.parameters(net)
+    swept, stored = (gradient_of(problem, 4, method) for method in (ms.MAML(curvature), ms.methods.Reference()))
+    assert relative_error(swept.estimator(meta, one(tasks)).grad, stored.estimator(meta, one(tasks)).grad) < 1e-12
+    assert relative_error(swept(meta, tasks).grad, stored(meta, tasks).grad) < 1e-12
 
 
 class Scaled(nn.Module):
@@ -57,9 +57,9 @@ class Scaled(nn.Module):
 
 
 METHODS = {
-    "exact": lambda problem: ms.maml(problem, SGD, 4),
-    "forward": lambda problem: ms.maml(problem, SGD, 4, ms.exact_forward),
-    "reference": lambda problem: ms.reference(problem, SGD, 4),
+    "exact": ms.MAML(),
+    "forward": ms.MAML(curvature=ms.curvature.exact_forward),
+    "reference": ms.methods.Reference(),
 }
 
 
@@ -69,8 +69,8 @@ def test_data_is_a_constant_to_second_derivatives_too(method: str) -> None:
     nets = Scaled(lambda x: x.data), Scaled(lambda x: x.detach())
     found = []
     for net in nets:
-        estimator, meta = METHODS[method](ms.few_shot(net, squared_error)), ms.parameters_of(net)
-        found.append([estimator(meta, one(tasks)).grad, ms.over_tasks(estimator)(meta, tasks).grad])
+        gradient, meta = gradient_of(ms.few_shot(net, squared_error), 4, METHODS[method]), ms.parameters(net)
+        found.append([gradient.estimator(meta, one(tasks)).grad, gradient(meta, tasks).grad])
     assert relative_error(*found) < 1e-12
     plain = list(by_autograd(nets[0], one(tasks), 4).values())
     assert relative_error(list(found[0][0].values()), plain) < 1e-12
@@ -99,18 +99,20 @@ def test_a_gradient_in_a_loss_is_what_it_is_to_autograd(method: str, create_grap
         (slope,) = torch.autograd.grad(inner({"w": phi}, (), one(tasks).support), phi, create_graph=True)
         phi = phi - 0.1 * slope
     (expected,) = torch.autograd.grad(inner({"w": phi}, (), one(tasks).query), theta)
-    estimator = METHODS[method](problem)
-    assert relative_error(estimator(meta, one(tasks)).grad["w"], expected) < 1e-12
-    alone = ms.stack([estimator(meta, ms.Task(*[(x[i], y[i]) for x, y in tasks])).grad["w"] for i in range(3)])
-    assert relative_error(ms.over_tasks(estimator)(meta, tasks).grad["w"], alone.mean(0)) < 1e-12
+    gradient = gradient_of(problem, 4, METHODS[method])
+    assert relative_error(gradient.estimator(meta, one(tasks)).grad["w"], expected) < 1e-12
+    each = [ms.Task(*[(x[i], y[i]) for x, y in tasks]) for i in range(3)]
+    alone = stack([gradient.estimator(meta, task).grad["w"] for task in each])
+    assert relative_error(gradient(meta, tasks).grad["w"], alone.mean(0)) < 1e-12
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_detaches_in_place_is_refused_where_it_is_not_seen(method: str) -> None:
     net = Scaled(lambda x: x.clone().detach_())
-    estimator, meta = METHODS[method](ms.few_shot(net, squared_error)), ms.parameters_of(net)
+    gradient, meta = gradient_of(ms.few_shot(net, squared_error), 4, METHODS[method]), ms.parameters(net)
     with pytest.raises(ms.MetastepError, match=r"detach_\(\).* Write x = x\.detach\(\)"):
-        ms.over_tasks(estimator)(meta, regression())
+        gradient(meta, regression())
     if method != "forward":
         expected = list(by_autograd(net, one(regression()), 4).values())
-        assert relative_error(list(estimator(meta, one(regression())).grad.values()), expected) < 1e-12
+        found = gradient.estimator(meta, one(regression())).grad
+        assert relative_error(list(found.values()), expected) < 1e-12

@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 import metastep as ms
 from metastep.core.derivatives import by_autograd, grad, grad_and_value, vjp
 from metastep.core.trees import map_tree, shapes
-from tests.core.as_written import SGD, by_autograd as by_a_plain_loop, one, regression, squared_error
+from metastep.core.windows import inner_loop
+from tests.core.as_written import SGD, by_autograd as by_a_plain_loop, gradient_of, one, regression, squared_error
 from tests.core.helpers import randn, relative_error
 from tests.core.test_errors import Around, Doubled
 
@@ -36,7 +37,7 @@ def of_both(call: Callable[[Any], Any]) -> tuple[Any, Any]:
     with torch.no_grad():
         assert by_autograd()
         found = call((grad, grad_and_value, vjp))
-    assert not any(leaf.requires_grad for leaf in ms.leaves(found))
+    assert not any(leaf.requires_grad for leaf in ms.trees.leaves(found))
     assert not by_autograd()  # with graphs outside, both would be torch.func's
     return found, call((torch.func.grad, torch.func.grad_and_value, torch.func.vjp))
 
@@ -51,7 +52,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "pulled": lambda value, p, m, of: pulled(of[2](lambda p, m: (value(p, m), p["a"]), p, m)),
     "of a gradient": lambda value, p, m, of: pulled(of[2](lambda p, m: of[0](value)(p, m), p, m)),
     "of a product": lambda value, p, m, of: of[0](
-        lambda p, m: sum(x.sum() for x in ms.leaves(pulled(of[2](lambda p, m: of[0](value)(p, m), p, m))[1]))
+        lambda p, m: sum(x.sum() for x in ms.trees.leaves(pulled(of[2](lambda p, m: of[0](value)(p, m), p, m))[1]))
     )(p, m),
 }
 
@@ -67,7 +68,7 @@ def test_plain_autograd_gives_what_functions_of_functions_give(call: str, value:
     p, m = trees()
     found, expected = of_both(lambda of: CALLS[call](VALUES[value], p, m, of))
     assert shapes(found) == shapes(expected)
-    for a, b in zip(ms.leaves(found), ms.leaves(expected), strict=True):
+    for a, b in zip(ms.trees.leaves(found), ms.trees.leaves(expected), strict=True):
         torch.testing.assert_close(a, b.detach(), rtol=1e-12, atol=1e-12)
 
 
@@ -100,40 +101,39 @@ PLAIN = {
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
 @pytest.mark.parametrize("name", PLAIN)
-@pytest.mark.parametrize("method", [ms.maml, ms.reference])
+@pytest.mark.parametrize("method", [ms.MAML(), ms.methods.Reference()])
 def test_task_by_task_any_module_is_what_it_is_to_autograd(method: Any, name: str) -> None:
     torch.manual_seed(0)
     net, tasks = Around(PLAIN[name]), regression()
-    step = ms.over_tasks(method(ms.few_shot(net, squared_error), SGD, 4), chunk_size=1)
+    gradient = gradient_of(ms.few_shot(net, squared_error), 4, method, chunk_size=1)
     alone = [by_a_plain_loop(net, ms.Task(*[(x[i], y[i]) for x, y in tasks]), 4) for i in range(3)]
     expected = map_tree(lambda *grads: sum(grads) / 3, *alone)
-    assert relative_error(step(ms.parameters_of(net), tasks).grad, expected) < 1e-12
+    assert relative_error(gradient(ms.parameters(net), tasks).grad, expected) < 1e-12
 
 
 def test_where_graphs_are_built_an_inner_loop_is_part_of_them() -> None:
     net, task = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), one(regression())
-    loop = ms.inner_loop(ms.few_shot(net, F.mse_loss), SGD, 4)
-    meta = ms.parameters_of(net)
+    loop = inner_loop(ms.few_shot(net, F.mse_loss), SGD, 4)
+    meta = ms.parameters(net)
     x, y = task.query
     F.mse_loss(ms.apply(net, loop.adapt(meta, task).params, x), y).backward()
-    expected = ms.reference(loop.problem, SGD, 4)(meta, task).grad
+    expected = gradient_of(loop.problem, 4, ms.methods.Reference()).estimator(meta, task).grad
     assert relative_error({name: p.grad for name, p in meta.items()}, expected) < 1e-12
     held = map_tree(lambda p: p.detach(), meta)
-    assert not any(p.requires_grad for p in ms.leaves(loop.adapt(held, task).params))
+    assert not any(p.requires_grad for p in ms.trees.leaves(loop.adapt(held, task).params))
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1])
 def test_inference_mode_changes_nothing(chunk_size: int | None) -> None:
     net, tasks = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), regression()
-    method, meta = ms.maml(ms.few_shot(net, F.mse_loss), SGD, 4), ms.parameters_of(net)
-    step = ms.over_tasks(method, chunk_size)
-    expected = step(meta, tasks).grad
+    gradient, meta = gradient_of(ms.few_shot(net, F.mse_loss), 4, chunk_size=chunk_size), ms.parameters(net)
+    expected = gradient(meta, tasks).grad
     with torch.inference_mode():
-        inside = step(meta, tasks).grad
+        inside = gradient(meta, tasks).grad
         made = map_tree(lambda x: x.clone(), (meta, tasks))
     assert relative_error(inside, expected) < 1e-12
-    assert relative_error(step(*made).grad, expected) < 1e-12
-    assert relative_error(method.adapt(made[0], one(made[1])), method.adapt(meta, one(tasks))) < 1e-12
+    assert relative_error(gradient(*made).grad, expected) < 1e-12
+    assert relative_error(gradient.adapt(made[0], one(made[1])), gradient.adapt(meta, one(tasks))) < 1e-12
 
 
 class Once(torch.autograd.Function):
@@ -150,12 +150,12 @@ class Once(torch.autograd.Function):
 
 def test_a_backward_that_is_differentiated_once_is_refused() -> None:
     net, tasks = Around(lambda layer, x: Once.apply(layer(x))), regression()
-    problem, meta = ms.few_shot(net, squared_error), ms.parameters_of(net)
-    for method in (ms.maml(problem, SGD, 2), ms.reference(problem, SGD, 2)):
-        with pytest.raises(ms.MetastepError, match=r"once_differentiable.*central_difference\(\)"):
-            method(meta, one(tasks))
-    for served in (ms.fo_maml(problem, SGD, 2), ms.hf_maml(problem, SGD, 2)):
-        assert served(meta, one(tasks)).loss.isfinite()
+    problem, meta = ms.few_shot(net, squared_error), ms.parameters(net)
+    for method in (ms.MAML(), ms.methods.Reference()):
+        with pytest.raises(ms.MetastepError, match=r"once_differentiable.*CentralDifference\(\)"):
+            gradient_of(problem, 2, method).estimator(meta, one(tasks))
+    for served in (ms.FOMAML(), ms.methods.HFMAML(), ms.MAML(curvature=ms.curvature.CentralDifference())):
+        assert gradient_of(problem, 2, served).estimator(meta, one(tasks)).loss.isfinite()
 
 
 def test_gradients_do_not_share_memory() -> None:
@@ -168,8 +168,8 @@ def test_gradients_do_not_share_memory() -> None:
         lambda p, meta, task: inner(p, meta, task.query),
     )
     meta = {"a": randn(3, 2), "b": randn(3, 2)}
-    for method in (ms.maml(problem, SGD, 2), ms.reference(problem, SGD, 2)):
-        found = method(meta, one(regression())).grad
+    for method in (ms.MAML(), ms.methods.Reference()):
+        found = gradient_of(problem, 2, method).estimator(meta, one(regression())).grad
         assert found["a"].data_ptr() != found["b"].data_ptr()
 
 
@@ -206,7 +206,7 @@ def test_what_a_module_keeps_is_there_for_the_loss(chunk_size: int | None) -> No
         lambda params, meta, task: plain(params, task.query),
     )
     found, expected = (
-        ms.over_tasks(ms.maml(each, SGD, 4), chunk_size)(ms.parameters_of(net), tasks).grad for each in (problem, same)
+        gradient_of(each, 4, chunk_size=chunk_size)(ms.parameters(net), tasks).grad for each in (problem, same)
     )
     assert relative_error(found, expected) < 1e-12
     assert net.first is None
@@ -232,8 +232,8 @@ def test_what_a_module_keeps_of_a_call_is_let_go_of(chunk_size: int | None) -> N
     net, tasks = Remembering(), regression()
     before = dict(vars(net))
     found, expected = (
-        ms.over_tasks(method(ms.few_shot(net, squared_error), SGD, 4), chunk_size)(ms.parameters_of(net), tasks).grad
-        for method in (ms.maml, ms.reference)
+        gradient_of(ms.few_shot(net, squared_error), 4, method, chunk_size=chunk_size)(ms.parameters(net), tasks).grad
+        for method in (ms.MAML(), ms.methods.Reference())
     )
     assert relative_error(found, expected) < 1e-12
     assert vars(net).keys() == before.keys()
@@ -259,10 +259,12 @@ class Counting(nn.Module):
 
 def test_a_tensor_that_a_module_writes_into_must_be_a_buffer() -> None:
     kept, refused = Counting(True), Counting(False)
-    meta, task = ms.parameters_of(kept), one(regression())
-    method, reference = (each(ms.few_shot(kept, squared_error), SGD, 4) for each in (ms.maml, ms.reference))
-    assert relative_error(method(meta, task).grad, reference(meta, task).grad) < 1e-12
+    meta, task = ms.parameters(kept), one(regression())
+    problem, methods = ms.few_shot(kept, squared_error), (ms.MAML(), ms.methods.Reference())
+    swept, stored = (gradient_of(problem, 4, method).estimator(meta, task).grad for method in methods)
+    assert relative_error(swept, stored) < 1e-12
     assert not kept.mean.any()
-    for step, given in ((ms.maml, task), (lambda *args: ms.over_tasks(ms.maml(*args)), regression())):
+    gradient = gradient_of(ms.few_shot(refused, squared_error), 4)
+    for call, given in ((gradient.estimator, task), (gradient, regression())):
         with pytest.raises(ms.MetastepError, match=r"writes into"):
-            step(ms.few_shot(refused, squared_error), SGD, 4)(meta, given)
+            call(meta, given)

@@ -140,7 +140,7 @@ RATES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("kind", ["sgd", "adam", "rmsprop"])
 def test_rates_of_any_form_agree(kind: str, rate: str) -> None:
-    def build(lr: Any) -> ms.Dynamics:
+    def build(lr: Any) -> ms.InnerOptimizer:
         return {
             "sgd": ms.SGD(lr, momentum=0.9, weight_decay=0.01), "adam": ms.Adam(lr), "rmsprop": ms.RMSprop(lr)
         }[kind]  # fmt: skip

@@ -12,24 +12,26 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import metastep as ms
+from metastep.core.tasks import stack
 from metastep.core.trees import map_tree
+from tests.core.as_written import gradient_of
 from tests.core.helpers import first, randn, relative_error
 from tests.core.test_errors import TASKS, UNIT, Around, Looking, linear, looking, mapped, refused
 
 
-def of_loss(loss: Any, module: nn.Module, batch: Any, curvature: Any = ms.exact, mapped: bool = False) -> Any:
+def of_loss(loss: Any, module: nn.Module, batch: Any, curvature: Any = ms.curvature.exact, mapped: bool = False) -> Any:
     """A loss(module, params, batch) of one's own, inside and outside"""
     own = ms.Problem(
         lambda meta, task: meta,
         ms.every_window(lambda params, meta, batch: loss(module, params, batch)),
         lambda params, meta, task: loss(module, params, task.query),
     )
-    method, task = ms.maml(own, ms.SGD(0.1), 2, curvature), ms.Task(batch, batch)
-    return (
-        ms.over_tasks(method)(ms.parameters_of(module), [task, task])
-        if mapped
-        else method(ms.parameters_of(module), task)
-    )
+    return of_task(gradient_of(own, 2, ms.MAML(curvature)), module, ms.Task(batch, batch), mapped)
+
+
+def of_task(gradient: Any, module: nn.Module, task: ms.Task, mapped: bool) -> Any:
+    meta = ms.parameters(module)
+    return gradient(meta, [task, task]) if mapped else gradient.estimator(meta, task)
 
 
 def by_functional_call(module: nn.Module, params: Any, x: torch.Tensor) -> torch.Tensor:
@@ -105,9 +107,7 @@ class ByName(nn.Module):
 
 
 def of_words(net: nn.Module, x: Any, mapped: bool = False, loss: Any = lambda p, y: p["logits"].mean()) -> Any:
-    method, task = ms.maml(ms.few_shot(net, loss), ms.SGD(0.1), 2), ms.Task((x, LABELS), (x, LABELS))
-    meta = ms.parameters_of(net)
-    return ms.over_tasks(method)(meta, [task, task]) if mapped else method(meta, task)
+    return of_task(gradient_of(ms.few_shot(net, loss)), net, ms.Task((x, LABELS), (x, LABELS)), mapped)
 
 
 ATTENTION, LSTM = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.LSTM(4, 4, batch_first=True)
@@ -136,20 +136,20 @@ def measured_by_an_if() -> Any:
     """By a method that measures outside of any derivative"""
     net = nn.Linear(2, 1).double()
     problem = ms.few_shot(net, F.mse_loss, {"above": lambda p, y: torch.ones(()) if p.sum() > 0 else torch.zeros(())})
-    return ms.over_tasks(ms.reptile(problem, ms.SGD(0.1), 2))(ms.parameters_of(net), TASKS)
+    return gradient_of(problem, 2, ms.Reptile())(net, TASKS)
 
 
 def compiled_apart() -> Any:
     net = nn.Linear(2, 1).double()
     problem = ms.few_shot(torch.compile(net, backend="eager"), F.mse_loss)  # type: ignore[arg-type]
-    return ms.maml(problem, ms.SGD(0.1), 2)(ms.parameters_of(net), first(TASKS))
+    return gradient_of(problem).estimator(ms.parameters(net), first(TASKS))
 
 
 BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "item": (lambda: looking(lambda x: x.max().item()), [".item()", "vmap", "torch.where", "chunk_size=1"]),
     "if": (lambda: looking(lambda x: 1.0 if x.sum() > 0 else -1.0), ["or an if", "vmap", "chunk_size=1"]),
     "a mask": (lambda: looking(lambda x: x[x > 0].mean()), ["indexing with a boolean mask", "vmap"]),
-    "an array on the way": (lambda: looking(lambda x: float(x.numpy().max())), [".numpy()", "metastep.apply("]),
+    "an array on the way": (lambda: looking(lambda x: float(x.numpy().max())), [".numpy()", "ms.apply("]),
     "no batching rule": (
         lambda: mapped(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 1).double())),
         ["the operator div.out", "vmap", "spectral_norm", "module.eval()"],
@@ -166,26 +166,26 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a scripted module, called otherwise": (
         lambda: of_loss(by_functional_call, torch.jit.script(UNIT), torch.ones(1, 1)),
-        ["torch.jit", "metastep.apply(module, params, x)"],
+        ["torch.jit", "ms.apply(module, params, x)"],
     ),
     "theta of what was compiled": (compiled_apart, ["_orig_mod.", "compile the step"]),
     "attention without apply": (
-        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE), ["scaled_dot_product", "Call the module by metastep."]
+        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE), ["scaled_dot_product", "Call the module by ms.apply("]
     ),
     "attention without apply, forward mode": (
-        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE, ms.exact_forward), ["for_cpu)", "metastep.apply("]
+        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE, ms.curvature.exact_forward), ["for_cpu)", "ms.apply("]
     ),
     "a fused recurrence, forward mode": (
-        lambda: of_loss(by_functional_call, LSTM, SEQUENCE, ms.exact_forward), ["mkldnn_rnn", "metastep.apply("]
+        lambda: of_loss(by_functional_call, LSTM, SEQUENCE, ms.curvature.exact_forward), ["mkldnn_rnn", "ms.apply("]
     ),
     "a fused recurrence, mapped": (
-        lambda: of_loss(by_functional_call, LSTM, SEQUENCE, mapped=True), ["workspace", "metastep.apply("]
+        lambda: of_loss(by_functional_call, LSTM, SEQUENCE, mapped=True), ["workspace", "ms.apply("]
     ),
     "a recurrence without apply, mapped": (
-        lambda: of_loss(by_functional_call, nn.GRU(4, 4), SEQUENCE, mapped=True), ["in place", "metastep.apply("]
+        lambda: of_loss(by_functional_call, nn.GRU(4, 4), SEQUENCE, mapped=True), ["in place", "ms.apply("]
     ),
     "attention by its own kernel": (
-        lambda: of_loss(by_apply, Flash(), SEQUENCE), ["called so already", "sdpa_kernel", "central_difference()"]
+        lambda: of_loss(by_apply, Flash(), SEQUENCE), ["If you already do", "sdpa_kernel", "CentralDifference()"]
     ),
     "a slope by autograd": (
         lambda: of_loss(slope_by_autograd, UNIT, torch.ones(3, 1)), ["does not require grad", "torch.func.grad(lambda"]
@@ -216,7 +216,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "results by name": (
         lambda: of_words(Words(), WORDS, loss=F.cross_entropy), ["TextOutput was given", 'out["logits"]']
     ),
-    "a mean over calls": (lambda: of_loss(remembered(), UNIT, torch.ones(3, 1), mapped=True), ["same for the same φ"]),
+    "a mean over calls": (lambda: of_loss(remembered(), UNIT, torch.ones(3, 1), mapped=True), ["the same value for the same φ"]),
     "a padding mask": (padded, ["nested tensor", "enable_nested_tensor=False"]),
 }  # fmt: skip
 
@@ -231,24 +231,24 @@ def test_the_remedy(name: str) -> None:
 
 
 def test_what_the_message_recommends_works() -> None:
-    assert linear(F.huber_loss)(ms.exact).loss.isfinite()
-    assert linear(lambda a, b: torch.cdist(a, b).mean())(ms.central_difference()).loss.isfinite()
+    assert linear(F.huber_loss)(ms.curvature.exact).loss.isfinite()
+    assert linear(lambda a, b: torch.cdist(a, b).mean())(ms.curvature.CentralDifference()).loss.isfinite()
     assert mapped(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 1).double()).eval()).loss.isfinite()
     for net in (ATTENTION, LSTM, nn.GRU(4, 4)):
         assert of_loss(by_apply, net, SEQUENCE, mapped=True).loss.isfinite()
-    assert of_loss(by_apply, Flash(), SEQUENCE, ms.central_difference()).loss.isfinite()
+    assert of_loss(by_apply, Flash(), SEQUENCE, ms.curvature.CentralDifference()).loss.isfinite()
     assert of_words(ByName(Words()), NAMED, True).loss.isfinite()
     assert padded(enable_nested_tensor=False).loss.isfinite()
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 def test_slopes_in_a_loss_are_differentiated_again(curvature: Any) -> None:
     def slope(module: nn.Module, params: Any, x: torch.Tensor) -> torch.Tensor:
         return torch.func.grad(lambda x: ms.apply(module, params, x).sum())(x).square().mean()
 
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double(), randn(5, 1)
-    phi = meta = ms.parameters_of(net)
+    phi = meta = ms.parameters(net)
     for step in range(3):  # the last is the outer loss
         x = x.detach().requires_grad_()  # φ must not depend on it
         (by_x,) = torch.autograd.grad(functional_call(net, phi, (x,)).sum(), x, create_graph=True)
@@ -263,9 +263,10 @@ def test_slopes_in_a_loss_are_differentiated_again(curvature: Any) -> None:
 @pytest.mark.parametrize("look", [lambda x: x.max().item(), lambda x: 1.0 if x.sum() > 0 else -1.0])
 def test_tasks_that_cannot_be_mapped_are_taken_one_by_one(look: Any) -> None:
     net = Looking(look)
-    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters(net)
     tasks = [map_tree(lambda x, i=i: x[i], TASKS) for i in range(3)]
-    swept = ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2), chunk_size=1)(meta, TASKS)
-    stored = ms.stack([ms.reference(problem, ms.SGD(0.1), 2)(meta, task).grad for task in tasks])
+    swept = gradient_of(problem, chunk_size=1)(meta, TASKS)
+    reference = gradient_of(problem, 2, ms.methods.Reference()).estimator
+    stored = stack([reference(meta, task).grad for task in tasks])
     assert relative_error(swept.grad, {name: grad.mean(0) for name, grad in stored.items()}) < 1e-9
     assert swept.metrics["loss"].shape == (3,)

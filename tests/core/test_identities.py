@@ -1,12 +1,14 @@
 """What the paper proves, and the golden numbers of an independent computation."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import metastep as ms
-from metastep.core.trees import Tree
-from tests.core.helpers import PROBLEMS, case, relative_error
+from metastep.core.counting import counting
+from tests.core.helpers import PROBLEMS, Swept, case, relative_error
 
 F64 = torch.float64
 MU, OMEGA, ETA = 0.9, 1e-4, 0.1
@@ -70,7 +72,7 @@ def quadratic(velocity: torch.Tensor | None) -> ms.Problem:
     """Inner ½φᵀAφ − φᵀBθ, outer ½(φ−y)ᵀC(φ−y); `protocol` golden numbers start with a velocity"""
     memory = () if velocity is None else (velocity,)
     return ms.Problem(
-        lambda meta, task: ms.State(PHI, memory),
+        lambda meta, task: ms.optimizers.State(PHI, memory),
         ms.every_window(lambda phi, theta, _: 0.5 * phi @ A @ phi - phi @ (B @ theta)),
         lambda phi, theta, task: 0.5 * (phi - Y) @ C @ (phi - Y),
     )
@@ -87,7 +89,8 @@ def quadratic(velocity: torch.Tensor | None) -> ms.Problem:
 )
 def test_golden_meta_gradients(window: int, golden: tuple[float, ...]) -> None:
     sgd = ms.SGD(ETA, momentum=MU, weight_decay=OMEGA)
-    estimate = ms.multi_step(quadratic(V), sgd, 8, window)(THETA, ms.Task((), ()))
+    gradient = ms.MetaGradient(quadratic(V), ms.MultiStep(window), sgd, steps=8)
+    estimate = gradient.estimator(THETA, ms.Task((), ()))
     np.testing.assert_allclose(estimate.grad, golden, atol=1e-8)
 
 
@@ -100,7 +103,8 @@ def test_golden_adjoint_of_l2t_ww() -> None:
         lambda p, m, task: (p["v1"] * p["v2"]).mean(),
     )
     sgd = ms.SGD(0.1, momentum=0.9, weight_decay=0.01)
-    estimate = ms.maml(problem, sgd, 10)(torch.zeros(2, 2, dtype=F64), ms.Task((), ()))
+    gradient = ms.MetaGradient(problem, ms.MAML(), sgd, steps=10)
+    estimate = gradient.estimator(torch.zeros(2, 2, dtype=F64), ms.Task((), ()))
     np.testing.assert_allclose(estimate.grad, [[-1.1952, -7.1712], [1.1952, 0.0]], atol=2e-3)
 
 
@@ -108,11 +112,11 @@ def test_golden_adjoint_of_l2t_ww() -> None:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_naive_sgd_is_a_larger_rate_and_fewer_steps(problem: str, window: int) -> None:
     p, meta, tasks = case(problem)
-    shared = ms.over_tasks(ms.multi_step(p, ms.SGD(0.02), 8, window))(meta, tasks)
+    shared = ms.MetaGradient(p, ms.MultiStep(window), ms.SGD(0.02), steps=8)(meta, tasks)
     scaled = ms.SGD(
         lambda meta, step: 0.02 * window if step < 8 // window else 0.02
     )  # a last window may have its own loss
-    larger = ms.over_tasks(ms.maml(p, scaled, 8 // window))(meta, tasks)
+    larger = ms.MetaGradient(p, ms.MAML(), scaled, steps=8 // window)(meta, tasks)
     assert relative_error(shared.grad, larger.grad) < 1e-12
     torch.testing.assert_close(shared.loss, larger.loss)
 
@@ -125,8 +129,9 @@ def test_eight_of_eight_is_one_sgd_step(eta: float, rate: float) -> None:
     decay = (1 - unit(0, 1, 8, momentum)) / displacement
     assert decay == pytest.approx(OMEGA, abs=1e-10)
     p, meta, tasks = case("regression")
-    shared = ms.over_tasks(ms.multi_step(p, momentum, 8, 8))(meta, tasks)
-    once = ms.over_tasks(ms.maml(p, ms.SGD(displacement, weight_decay=decay), 1))(meta, tasks)
+    shared = ms.MetaGradient(p, ms.MultiStep(8), momentum, steps=8)(meta, tasks)
+    sgd = ms.SGD(displacement, weight_decay=decay)
+    once = ms.MetaGradient(p, ms.MAML(), sgd, steps=1)(meta, tasks)
     assert relative_error(shared.grad, once.grad) < 1e-9
 
 
@@ -141,34 +146,44 @@ def test_four_of_eight_is_a_two_step_run(eta: float, rate: float, mu: float) -> 
     two_step_mu = -coasting / displacement - (1 - displacement * OMEGA)
     assert (displacement, two_step_mu) == pytest.approx((rate, mu), rel=1e-5)
     p, meta, tasks = case("regression")
-    shared = ms.over_tasks(ms.multi_step(p, momentum, 8, 4))(meta, tasks)
+    shared = ms.MetaGradient(p, ms.MultiStep(4), momentum, steps=8)(meta, tasks)
     twice = ms.SGD(displacement, momentum=two_step_mu, weight_decay=OMEGA)
-    assert relative_error(shared.grad, ms.over_tasks(ms.maml(p, twice, 2))(meta, tasks).grad) < 1e-9
-    three = ms.over_tasks(ms.multi_step(p, momentum, 12, 4))(meta, tasks)
-    assert relative_error(three.grad, ms.over_tasks(ms.maml(p, twice, 3))(meta, tasks).grad) > 1e-6
+    assert relative_error(shared.grad, ms.MetaGradient(p, ms.MAML(), twice, steps=2)(meta, tasks).grad) < 1e-9
+    three = ms.MetaGradient(p, ms.MultiStep(4), momentum, steps=12)(meta, tasks)
+    assert relative_error(three.grad, ms.MetaGradient(p, ms.MAML(), twice, steps=3)(meta, tasks).grad) > 1e-6
 
 
-def counts(estimator: ms.Estimator, meta: Tree, tasks: Tree) -> tuple[int, int]:
-    with ms.counting() as counted:
-        ms.over_tasks(estimator)(meta, tasks)
+def counts(method: ms.methods.Method, dynamics: ms.optimizers.InnerOptimizer) -> tuple[int, int]:
+    p, meta, tasks = case("regression")
+    gradient = ms.MetaGradient(p, method, dynamics, steps=8)
+    with counting() as counted:
+        gradient(gradient.init(meta), tasks)
     return counted.gradients, counted.products
 
 
-def test_second_order_products_are_counted() -> None:
-    """T for MAML, T/n for Multi-step(n), none for first order; gradients: one for each window, and the outer one"""
-    p, meta, tasks = case("regression")
-    sgd, adam = ms.SGD(0.1, momentum=0.9), ms.Adam(0.01)
-    for dynamics in (sgd, adam):
-        assert counts(ms.maml(p, dynamics, 8), meta, tasks) == (9, 8)
-        for n in (2, 4, 8):
-            assert counts(ms.multi_step(p, dynamics, 8, n), meta, tasks) == (8 // n + 1, 8 // n)
-        assert counts(ms.multi_step(p, dynamics, 8, 3), meta, tasks) == (4, 3)
-        assert counts(ms.truncated(p, dynamics, 8, depth=3), meta, tasks) == (9, 3)
-        assert counts(ms.fo_maml(p, dynamics, 8), meta, tasks) == (9, 0)
-        assert counts(ms.reptile(p, dynamics, 8), meta, tasks) == (8, 0)
-        assert counts(ms.hf_maml(p, dynamics, 8), meta, tasks) == (9 + 16, 0)
-        assert counts(ms.ggs_maml(p, dynamics, 8, samples=3), meta, tasks) == (9 + 48, 0)
-        assert counts(ms.es_maml(p, dynamics, 8, samples=3), meta, tasks) == (9, 0)
-        assert counts(ms.imaml(p, dynamics, 8), meta, tasks) == (9, 6)
-    loop = ms.inner_loop(p, sgd, 8)
-    assert counts(ms.unrolled(loop, store_every=4), meta, tasks) == (9 + 4, 8)
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (ms.MAML(), (9, 8)),
+        (ms.MultiStep(2), (5, 4)),
+        (ms.MultiStep(4), (3, 2)),
+        (ms.MultiStep(8), (2, 1)),
+        (ms.MultiStep(3), (4, 3)),
+        (ms.methods.Truncated(depth=3), (9, 3)),
+        (ms.FOMAML(), (9, 0)),
+        (ms.Reptile(), (8, 0)),
+        (ms.methods.HFMAML(), (9 + 16, 0)),
+        (ms.methods.GGSMAML(samples=3), (9 + 48, 0)),
+        (ms.methods.ESMAML(samples=3), (9, 0)),
+        (ms.IMAML(), (9, 6)),
+        (ms.methods.ANIL(head="2."), (9, 8)),
+        (ms.MetaSGD(), (9, 8)),
+        (ms.methods.MAMLPP(), (8 + 8, 8)),
+        (Swept(store_every=4), (9 + 4, 8)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("dynamics", [ms.SGD(0.1, momentum=0.9), ms.Adam(0.01)], ids=["sgd", "adam"])
+def test_second_order_products_are_counted(dynamics: Any, method: Any, expected: tuple[int, int]) -> None:
+    """T for MAML, T/n for Multi-step(n), none for first order; gradients: one for each window, and the outer ones"""
+    assert counts(method, dynamics) == expected

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.core.trees import map_tree
+from metastep.core.windows import inner_loop
 from metastep.nets.conv4 import Conv4
+from metastep.step.mapped import mapped
+from tests.core.as_written import gradient_of
 from tests.core.helpers import DYNAMICS, first, randn, relative_error
 
 
@@ -84,45 +87,48 @@ SEQUENCES: dict[str, Callable[[], nn.Module]] = {
 def sequences(net: nn.Module) -> tuple[ms.Problem, dict[str, Tensor], ms.Task]:
     labels = torch.arange(3).repeat(3, 2)
     tasks = ms.Task((randn(3, 6, 5, 4), labels), (randn(3, 6, 5, 4), labels))
-    return ms.few_shot(net, F.cross_entropy), ms.parameters_of(net), tasks
+    return ms.few_shot(net, F.cross_entropy), ms.parameters(net), tasks
 
 
 # A key's bias does not move attention: its gradient is rounding noise, which Adam divides by itself unless ε is larger.
-INNER: dict[str, ms.Dynamics] = {"momentum": DYNAMICS["momentum"], "adam": ms.Adam(0.02, eps=1e-3)}
+INNER: dict[str, ms.optimizers.InnerOptimizer] = {"momentum": DYNAMICS["momentum"], "adam": ms.Adam(0.02, eps=1e-3)}
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 @pytest.mark.parametrize("inner", INNER)
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
     torch.manual_seed(0)
     problem, meta, tasks = sequences(Pooled(SEQUENCES[name](), 4).double())
-    dynamics = INNER[inner]
+    methods = ms.MultiStep(2, curvature), ms.methods.Reference(2)
+    multi_step, reference = (ms.MetaGradient(problem, method, INNER[inner], steps=6) for method in methods)
     torch.manual_seed(1)
-    swept = ms.over_tasks(ms.multi_step(problem, dynamics, 6, 2, curvature))(meta, tasks)
+    swept = multi_step(meta, tasks)
     after = torch.rand(())
     torch.manual_seed(1)
-    stored = ms.over_tasks(ms.reference(problem, dynamics, 6, 2))(meta, tasks)
+    stored = reference(meta, tasks)
     assert relative_error(swept.grad, stored.grad) < 1e-9
     assert torch.equal(after, torch.rand(()))  # the sweep leaves the generator where autograd does
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_recurrent_layers_in_the_precision_that_has_fused_kernels(kind: Any, curvature: Any) -> None:
     torch.manual_seed(0)
     problem, meta, tasks = sequences(Pooled(kind(4, 4, batch_first=True), 4))
     tasks = map_tree(lambda x: x.float() if x.is_floating_point() else x, tasks)
-    method, reference = ms.multi_step(problem, ms.SGD(0.1), 6, 2, curvature), ms.reference(problem, ms.SGD(0.1), 6, 2)
-    assert relative_error(ms.over_tasks(method)(meta, tasks).grad, ms.over_tasks(reference)(meta, tasks).grad) < 1e-5
-    assert relative_error(method(meta, first(tasks)).grad, reference(meta, first(tasks)).grad) < 1e-5
+    methods = ms.MultiStep(2, curvature), ms.methods.Reference(2)
+    swept, stored = (gradient_of(problem, 6, method) for method in methods)
+    assert relative_error(swept(meta, tasks).grad, stored(meta, tasks).grad) < 1e-5
+    alone = (gradient.estimator(meta, first(tasks)).grad for gradient in (swept, stored))
+    assert relative_error(*alone) < 1e-5
 
 
 def test_dropout_is_the_same_in_every_look_at_a_window() -> None:
     torch.manual_seed(0)
     problem, meta, tasks = sequences(Pooled(nn.Dropout(0.5), 4).double())
     task = ms.Task(*(tuple(x[0] for x in part) for part in tasks))
-    window, other = ms.inner_loop(problem, ms.SGD(0.1), 2).windows(task)
+    window, other = inner_loop(problem, ms.SGD(0.1), 2).windows(task)
     with torch.no_grad():
         values = {float(window.loss(meta, meta, window.batch)) for _ in range(5)}
         assert len(values) == 1
@@ -132,7 +138,7 @@ def test_dropout_is_the_same_in_every_look_at_a_window() -> None:
 def test_frozen_parameters_are_held() -> None:
     problem, meta, tasks = sequences(Pooled(partly_frozen(), 4).double())
     assert set(meta) == {"core.2.weight", "core.2.bias", "head.weight", "head.bias"}
-    assert set(ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 2))(meta, tasks).grad) == set(meta)
+    assert set(gradient_of(problem)(meta, tasks).grad) == set(meta)
 
 
 def images(tasks: int = 3, dtype: torch.dtype = torch.float64) -> ms.Task:
@@ -144,10 +150,11 @@ def images(tasks: int = 3, dtype: torch.dtype = torch.float64) -> ms.Task:
 def test_conv4_with_batchnorm(dynamics: str) -> None:
     torch.manual_seed(0)
     net = Conv4(ways=5, filters=4).double()
-    problem, meta, tasks = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net), images()
-    swept = ms.over_tasks(ms.multi_step(problem, DYNAMICS[dynamics], 4, 2))(meta, tasks)
-    stored = ms.over_tasks(ms.reference(problem, DYNAMICS[dynamics], 4, 2))(meta, tasks)
-    assert relative_error(swept.grad, stored.grad) < 1e-9
+    problem, meta, tasks = ms.few_shot(net, F.cross_entropy), ms.parameters(net), images()
+    loop = inner_loop(problem, DYNAMICS[dynamics], 4, 2)
+    methods = ms.MultiStep(2), ms.methods.Reference(2)
+    swept, stored = (mapped(method, loop, None)(meta, tasks).grad for method in methods)  # not by hand
+    assert relative_error(swept, stored) < 1e-9
 
 
 def test_conv4_is_the_benchmark_net() -> None:
@@ -160,15 +167,13 @@ def test_held_running_statistics_are_used_and_left_alone() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)).double()
     net(randn(64, 4))  # gives the statistics something to hold
-    problem, meta = ms.few_shot(net.eval(), F.cross_entropy), ms.parameters_of(net)
+    problem, meta = ms.few_shot(net.eval(), F.cross_entropy), ms.parameters(net)
     before = {name: b.clone() for name, b in net.named_buffers()}
     labels = torch.arange(3).repeat(3, 2)
     tasks = ms.Task((randn(3, 6, 4), labels), (randn(3, 6, 4), labels))
-    swept = ms.over_tasks(ms.maml(problem, DYNAMICS["momentum"], 4))(meta, tasks)
-    assert (
-        relative_error(swept.grad, ms.over_tasks(ms.reference(problem, DYNAMICS["momentum"], 4))(meta, tasks).grad)
-        < 1e-9
-    )
+    methods = ms.MAML(), ms.methods.Reference()
+    gradients = (ms.MetaGradient(problem, method, DYNAMICS["momentum"], steps=4) for method in methods)
+    assert relative_error(*(gradient(meta, tasks).grad for gradient in gradients)) < 1e-9
     assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
 
 
@@ -188,9 +193,9 @@ def test_several_inputs_are_spread_over_the_arguments() -> None:
             return a @ self.w + b
 
     net = Two()
-    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters(net)
     batch = ((randn(3, 5, 4), randn(3, 5)), randn(3, 5))
-    estimate = ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 3))(meta, ms.Task(batch, batch))
+    estimate = gradient_of(problem, 3)(meta, ms.Task(batch, batch))
     assert estimate.grad["w"].shape == (4,)
 
 
@@ -227,20 +232,20 @@ def in_single(name: str) -> tuple[nn.Module, dict[str, Tensor], ms.Task]:
     return net, meta, map_tree(lambda x: x.float() if x.is_floating_point() else x, tasks)
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 @pytest.mark.parametrize("name", LOW)
 def test_a_loss_that_casts_to_bfloat16(name: str, curvature: Any) -> None:
     net, meta, tasks = in_single(name)
-    low = ms.maml(cast_to_bfloat16(net), ms.SGD(0.1), 4, curvature)
-    full = ms.maml(ms.few_shot(net, F.cross_entropy), ms.SGD(0.1), 4)
-    found = ms.over_tasks(low)(meta, tasks).grad
+    low = gradient_of(cast_to_bfloat16(net), 4, ms.MAML(curvature))
+    full = gradient_of(ms.few_shot(net, F.cross_entropy), 4)
+    found = low(meta, tasks).grad
     assert all(grad.dtype == torch.float32 for grad in found.values())
-    assert 0 < relative_error(found, ms.over_tasks(full)(meta, tasks).grad) < 0.05
+    assert 0 < relative_error(found, full(meta, tasks).grad) < 0.05
 
 
 def moved(problem: ms.Problem, meta: dict[str, Tensor], task: ms.Task) -> float:
     """The share of φ that 5 small steps change"""
-    adapted = ms.maml(problem, ms.SGD(0.01), 5).adapt(meta, task)
+    adapted = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.01), steps=5).adapt(meta, task)
     changed = torch.cat([(adapted[name] != meta[name]).flatten() for name in meta])
     return float(changed.float().mean())
 
@@ -250,4 +255,4 @@ def test_small_steps_are_lost_in_bfloat16_and_not_where_the_loss_casts() -> None
     task = first(tasks)
     assert moved(cast_to_bfloat16(net), meta, task) > 0.95
     half = map_tree(lambda x: x.bfloat16() if x.is_floating_point() else x, task)
-    assert moved(ms.few_shot(net.bfloat16(), F.cross_entropy), ms.parameters_of(net), half) < 0.5
+    assert moved(ms.few_shot(net.bfloat16(), F.cross_entropy), ms.parameters(net), half) < 0.5

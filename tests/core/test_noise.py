@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.step.compiler.compiling import Compiled, as_traced
-from tests.core.as_written import SGD, one, regression, squared
+from tests.core.as_written import gradient_of, one, regression, squared
 from tests.core.helpers import relative_error
 
 
@@ -20,9 +20,10 @@ def test_noise_of_a_problem_written_by_hand_is_drawn_once() -> None:
 
     problem = ms.Problem(lambda meta, task: meta, ms.every_window(noisy), lambda w, meta, task: squared(w, task.query))
     found = []
-    for method in (ms.maml(problem, SGD, 4), ms.reference(problem, SGD, 4)):
+    for method in (ms.MAML(), ms.methods.Reference()):
         torch.manual_seed(1)
-        found.append(method(torch.ones(3, dtype=torch.float64), one(regression())))
+        estimator = gradient_of(problem, 4, method).estimator
+        found.append(estimator(torch.ones(3, dtype=torch.float64), one(regression())))
     assert found[0].loss == found[1].loss
     assert relative_error(found[0].grad, found[1].grad) < 1e-12
 
@@ -34,7 +35,7 @@ def test_a_start_that_draws_is_refused() -> None:
         lambda w, meta, task: squared(w, task.query),
     )
     with pytest.raises(ms.MetastepError, match="start of a problem draws random numbers"):
-        ms.maml(problem, SGD, 2)(torch.ones(3, dtype=torch.float64), one(regression()))
+        gradient_of(problem).estimator(torch.ones(3, dtype=torch.float64), one(regression()))
 
 
 class Noisy(nn.Module):
@@ -62,9 +63,9 @@ class Noisy(nn.Module):
 )
 def test_a_step_that_draws_is_not_recorded(draw: Any, refused: bool) -> None:
     net, tasks = Noisy(draw), regression()
-    step = ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), SGD, 3), check_finite=False)
+    step = gradient_of(ms.few_shot(net, F.mse_loss), 3).unchecked
     unit = Compiled(lambda meta, tasks: (meta, step(meta, tasks)), as_traced)
-    meta = {name: p.detach() for name, p in ms.parameters_of(net).items()}
+    meta = {name: p.detach() for name, p in ms.parameters(net).items()}
     found = []
     for call in (lambda: unit(meta, tasks)[1], lambda: step(meta, tasks)):
         torch.manual_seed(2)
@@ -86,8 +87,9 @@ def test_an_optimizer_that_draws_is_refused(dynamics: Any) -> None:
         ms.every_window(lambda w, meta, batch: squared(w, batch)),
         lambda w, meta, task: squared(w, task.query),
     )
+    gradient = ms.MetaGradient(problem, ms.MAML(), dynamics, steps=2)
     with pytest.raises(ms.MetastepError, match="an inner optimizer, or a rate of it, draws random numbers"):
-        ms.maml(problem, dynamics, 2)(torch.ones(3, dtype=torch.float64), one(regression()))
+        gradient.estimator(torch.ones(3, dtype=torch.float64), one(regression()))
 
 
 def test_a_start_that_draws_pulls_nowhere() -> None:
@@ -97,12 +99,12 @@ def test_a_start_that_draws_pulls_nowhere() -> None:
         lambda w, meta, task: squared(w, task.query),
     )
     with pytest.raises(ms.MetastepError, match="the start of a problem draws"):
-        ms.imaml(problem, SGD, 2).adapt(torch.ones(3, dtype=torch.float64), one(regression()))
+        gradient_of(problem, 2, ms.IMAML()).adapt(torch.ones(3, dtype=torch.float64), one(regression()))
 
 
 def test_methods_are_compared_under_the_same_noise() -> None:
     net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 2)).double()
-    method = ms.maml(ms.few_shot(net, F.mse_loss), SGD, 3)
-    rows = ms.compare({"one": method, "the same": method}, ms.parameters_of(net), regression(), repeats=2)
+    gradient = gradient_of(ms.few_shot(net, F.mse_loss), 3)
+    rows = ms.compare({"one": gradient, "the same": gradient}, ms.parameters(net), regression(), repeats=2)
     assert [row.cosine for row in rows] == pytest.approx([1, 1])
     assert [row.relative_error for row in rows] == pytest.approx([0, 0], abs=1e-12)

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import metastep as ms
-from tests.core.as_written import SGD
+from metastep.step.mapped import mapped
+from tests.core.as_written import gradient_of
 from tests.core.helpers import relative_error
 
 
@@ -32,14 +33,16 @@ def pictures() -> tuple[nn.Module, ms.Task]:
 
 
 def meta_gradient(
-    net: nn.Module, tasks: ms.Task, curvature: Any = ms.exact, chunk_size: int | None = None
+    net: nn.Module, tasks: ms.Task, curvature: Any = ms.curvature.exact, chunk_size: int | None = None
 ) -> dict[str, Tensor]:
-    problem, meta = ms.few_shot(net, F.cross_entropy), ms.parameters_of(net)
-    found: dict[str, Tensor] = ms.over_tasks(ms.multi_step(problem, SGD, 4, 2, curvature), chunk_size)(meta, tasks).grad
+    """By autograd, also where derivatives are written out by hand"""
+    gradient = gradient_of(ms.few_shot(net, F.cross_entropy), 4, ms.MultiStep(2, curvature))
+    by_autograd = mapped(gradient.method, gradient.loop, chunk_size)
+    found: dict[str, Tensor] = by_autograd(ms.parameters(net), tasks).grad
     return found
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 def test_a_net_and_its_data_in_bfloat16(curvature: Any) -> None:
     net, tasks = pictures()
     expected = list(meta_gradient(net, tasks).values())
@@ -48,7 +51,7 @@ def test_a_net_and_its_data_in_bfloat16(curvature: Any) -> None:
     assert relative_error(found, expected) < 0.1
 
 
-@pytest.mark.parametrize("curvature", [ms.exact, ms.exact_forward])
+@pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 def test_autocast_without_normalisation(curvature: Any) -> None:
     net, tasks = pictures()
     net[1] = nn.Identity()

@@ -18,14 +18,15 @@ from tests.core.helpers import case, relative_error
 
 def estimate(tasks: slice) -> ms.Estimate:
     problem, meta, every = case("regression")
-    return ms.over_tasks(ms.maml(problem, ms.SGD(0.1), 3))(meta, map_tree(lambda x: x[tasks], every))
+    gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.1), steps=3)
+    return gradient(meta, map_tree(lambda x: x[tasks], every))
 
 
 def process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     found = estimate(slice(rank, rank + 1))
-    for grad in ms.leaves(found.grad):
+    for grad in ms.trees.leaves(found.grad):
         dist.all_reduce(grad)
         grad /= dist.get_world_size()
     torch.save(found.grad, f"{folder}/{rank}")
@@ -52,7 +53,7 @@ def alone() -> Iterator[None]:
 def test_a_net_that_averages_in_backward_is_refused() -> None:
     net = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
     x = torch.ones(1, 2)
-    for call in (lambda: ms.few_shot(net, F.mse_loss), lambda: ms.apply(net, ms.parameters_of(net), x)):
+    for call in (lambda: ms.few_shot(net, F.mse_loss), lambda: ms.apply(net, ms.parameters(net), x)):
         with pytest.raises(ms.MetastepError, match=r"DistributedDataParallel 'itself'.*\.backward\(\).*\.module, and"):
             call()
     ms.few_shot(net.module, F.mse_loss)

@@ -54,7 +54,7 @@ def test_gradients_through_a_mapped_batchnorm_are_wrong_and_ours_are_not() -> No
 
 def test_gradients_are_written_for_any_optimizer() -> None:
     net = torch.nn.Linear(2, 1)
-    meta = ms.parameters_of(net)
+    meta = ms.parameters(net)
     tasks = ms.Task((torch.randn(4, 5, 2), torch.randn(4, 5, 1)), (torch.randn(4, 5, 2), torch.randn(4, 5, 1)))
     step = ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 3))
     estimate = step(meta, tasks)
@@ -68,7 +68,7 @@ def test_gradients_are_written_for_any_optimizer() -> None:
 
 def test_gradients_of_several_calls_add_up_to_their_mean() -> None:
     net = torch.nn.Linear(2, 1).double()
-    meta, step = ms.parameters_of(net), ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 3))
+    meta, step = ms.parameters(net), ms.over_tasks(ms.maml(ms.few_shot(net, F.mse_loss), ms.SGD(0.1), 3))
     x, y = torch.randn(4, 5, 2, dtype=torch.float64), torch.randn(4, 5, 1, dtype=torch.float64)
     tasks = [ms.Task((x[i], y[i]), (x[i], y[i])) for i in range(4)]
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
@@ -81,7 +81,7 @@ def test_gradients_of_several_calls_add_up_to_their_mean() -> None:
 
 def test_all_tensors_of_a_nested_meta_are_for_an_optimizer() -> None:
     net = torch.nn.Linear(2, 1)
-    meta = ms.with_rates(ms.parameters_of(net), 0.1)
+    meta = ms.with_rates(ms.parameters(net), 0.1)
     assert [tensor.shape for tensor in ms.leaves(meta)] == 2 * [p.shape for p in net.parameters()]
 
 
@@ -91,7 +91,7 @@ def test_the_sweep_needs_no_memory_for_more_steps() -> None:
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters_of(net)
+    problem, meta = ms.few_shot(net, F.mse_loss), ms.parameters(net)
     task = ms.Task((torch.randn(1000, 8), torch.randn(1000, 1)), (torch.randn(5000, 8), torch.randn(5000, 1)))
 
     def peak(method: ms.Estimator) -> int:

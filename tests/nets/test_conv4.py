@@ -8,10 +8,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import metastep
+from metastep.core.tasks import stack
 from metastep.errors import MetastepError
 from metastep.nets.blocks import SamePad, ShiftNorm
 from metastep.nets.conv4 import Conv4
 from metastep.nets.registry import NETS, load_net
+from metastep.step.mapped import mapped
 
 # name: parameters at 5 and at 20 ways, and what the head sees; the shifts of Finn's BatchNorm are counted apart
 TABLE = {
@@ -87,9 +89,10 @@ def test_meta_gradients_are_exact(name):
     inner = metastep.SGD(lr=0.1, momentum=0.9)
     x, y = torch.rand(2, 2, 4, 1, size, size, dtype=torch.float64), torch.tensor([0, 0, 1, 1])
     tasks = [metastep.Task((x[i, 0], y), (x[i, 1], y)) for i in range(2)]
-    meta = metastep.parameters_of(net)
-    swept = metastep.over_tasks(metastep.maml(problem, inner, steps=2))(meta, tasks)
-    unrolled = [metastep.reference(problem, inner, steps=2)(meta, task).grad for task in tasks]
+    meta = metastep.parameters(net)
+    maml, reference = metastep.MAML(), metastep.methods.Reference()
+    swept = mapped(maml, maml.loop(problem, inner, 2), None)(meta, stack(tasks))
+    unrolled = [metastep.MetaGradient(problem, reference, inner, steps=2).estimator(meta, task).grad for task in tasks]
     for key, gradient in swept.grad.items():
         torch.testing.assert_close(gradient, (unrolled[0][key] + unrolled[1][key]) / 2, rtol=1e-7, atol=1e-10)
     assert any(gradient.abs().max() > 1e-6 for gradient in swept.grad.values())
@@ -153,7 +156,7 @@ def test_finns_shifts_can_be_held_in_the_inner_loop():
     net = NETS["finn_omniglot"](ways=2, filters=4)
     problem = metastep.adapt_only(metastep.few_shot(net, cross_entropy), lambda name: "shift" not in name)
     x, y = torch.rand(4, 1, 28, 28), torch.tensor([0, 0, 1, 1])
-    meta, task = metastep.parameters_of(net), metastep.Task((x, y), (x, y))
+    meta, task = metastep.parameters(net), metastep.Task((x, y), (x, y))
     assert not any("shift" in name for name in problem.start(meta, task))
     gradient = metastep.maml(problem, metastep.SGD(lr=0.1), 1)(meta, task).grad
     assert all(gradient[name].any() for name in meta if "shift" in name)

@@ -42,7 +42,7 @@ def test_what_is_written_out_by_hand_equals_the_mapped(method: Any, options: dic
     assert gradient.path == "derivatives by hand, in PyTorch (float64)"
     other = mapped(gradient.estimator, torch.device("cpu"), None, "to compare")
     assert other.path == "autograd, mapped over 4 tasks at a time: to compare"
-    found, expected = (way(ms.parameters_of(module), tasks) for way in (gradient, other))
+    found, expected = (way(ms.parameters(module), tasks) for way in (gradient, other))
     close(found.grad, expected.grad, 1e-9)
     close(found.loss, expected.loss, 1e-9)
 
@@ -56,7 +56,7 @@ def test_mini_batches_of_the_support_are_the_same_either_way(method: Any, option
     assert gradient.path == "derivatives by hand, in PyTorch (float64)"
     problem = ms.few_shot(module, cross_entropy)
     expected = ms.over_tasks(method(ms.in_batches(problem, 4), dynamics, 5, **options))
-    meta = ms.parameters_of(module)
+    meta = ms.parameters(module)
     found, whole = gradient(meta, tasks), ms.over_tasks(method(problem, dynamics, 5, **options))(meta, tasks)
     close(found.grad, expected(meta, tasks).grad, 1e-9)
     close(found.loss, expected(meta, tasks).loss, 1e-9)
@@ -75,7 +75,7 @@ def test_mini_batches_of_the_support_are_the_same_either_way(method: Any, option
     ],
 )
 def test_what_is_not_is_mapped_and_says_why(
-    method: Any, dynamics: ms.Dynamics, options: dict[str, Any], reason: str
+    method: Any, dynamics: ms.InnerOptimizer, options: dict[str, Any], reason: str
 ) -> None:
     path = ms.meta_gradient(NET.build(), method, dynamics, 2, NET.size, **options).path
     assert path.startswith("autograd, mapped over 4 tasks at a time: ")
@@ -86,7 +86,7 @@ def test_other_nets_are_mapped() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
     gradient = ms.meta_gradient(net, ms.maml, ms.SGD(0.1), 2, 8, chunk_size=1)
     assert gradient.path == "autograd, mapped over 1 tasks at a time: Flatten → Linear is no block of a chain"
-    assert torch.isfinite(gradient(ms.parameters_of(net), NET.tasks()).loss)
+    assert torch.isfinite(gradient(ms.parameters(net), NET.tasks()).loss)
     assert "parameters are torch.bfloat16" in ms.meta_gradient(NET.build().bfloat16(), ms.maml, ms.SGD(0.1), 2, 8).path
 
 
@@ -95,7 +95,7 @@ def test_numbers_that_are_not_finite_are_named() -> None:
     tasks.support[0][1] = torch.inf
     gradient = ms.meta_gradient(module, ms.maml, ms.SGD(0.1), 2, NET.size)
     with pytest.raises(ms.NonFiniteError, match="task 1: the inner gradient of window 0"):
-        gradient(ms.parameters_of(module), tasks)
+        gradient(ms.parameters(module), tasks)
 
 
 class OnGpu(Tensor):
@@ -154,12 +154,12 @@ def test_kernels_on_a_gpu_equal_the_mapped(method: Any, options: dict[str, Any],
     decay = 0.0 if method is ms.imaml else 1e-4
     module, dynamics = net.build(), ms.SGD(0.01, momentum=0.9, weight_decay=decay)
     problem = ms.few_shot(module, cross_entropy)
-    expected = ms.over_tasks(method(problem, dynamics, 4, **options))(ms.parameters_of(module), net.tasks())
+    expected = ms.over_tasks(method(problem, dynamics, 4, **options))(ms.parameters(module), net.tasks())
     module = module.float().cuda()
     gradient = ms.meta_gradient(module, method, dynamics, 4, net.size, **options)
     assert "Triton kernels (float32)" in gradient.path
     tasks = map_tree(lambda x: x.cuda().float() if x.is_floating_point() else x.cuda(), net.tasks())
-    found = gradient(ms.parameters_of(module), tasks).grad
+    found = gradient(ms.parameters(module), tasks).grad
     for name, value in expected.grad.items():
         if not name.endswith("0.bias"):  # before BatchNorm: 0 by hand, rounding by autograd
             assert (found[name].cpu() - value).norm() <= 3e-4 * value.norm(), name
@@ -173,7 +173,7 @@ def both_ways(net: Net, batch: int | None = None) -> tuple[Any, Any, Any, ms.Tas
     module = net.build()
     gradient = ms.meta_gradient(module, ms.maml, ms.SGD(0.1), 3, net.size, batch=batch)
     assert gradient.path.startswith("derivatives by hand")
-    return gradient, ms.over_tasks(gradient.estimator), ms.parameters_of(module), net.tasks()
+    return gradient, ms.over_tasks(gradient.estimator), ms.parameters(module), net.tasks()
 
 
 def test_parameters_may_come_in_any_order() -> None:
@@ -207,7 +207,7 @@ def test_one_picture_at_a_time_goes_through_pooling(batch: int) -> None:
             r"'3.bias' is \(3,\) in the module and \(7,\)",
         ),
         (lambda meta, tasks: (list(meta.values()), tasks), "only in meta: '0', '1', '2' and"),
-        (lambda meta, tasks: (NET.build(), tasks), r"meta: Sequential.*parameters_of\(module\)"),
+        (lambda meta, tasks: (NET.build(), tasks), r"meta: Sequential.*parameters\(module\)"),
         (lambda meta, tasks: (meta, of_kind(tasks, torch.uint8)), "pictures are torch.uint8.*divide by 255"),
         (lambda meta, tasks: (meta, of_kind(tasks, torch.float32)), r"x\.to\(torch.float64\)"),
         (lambda meta, tasks: (meta, map_tree(lambda x: x.numpy(), tasks)), r"pictures: ndarray.*torch\.as_tensor"),

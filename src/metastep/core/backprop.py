@@ -6,30 +6,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.core.checks import require_one_each
 from metastep.core.constants import with_constants
 from metastep.core.derivatives import grad_and_value
-from metastep.core.estimators import Estimate, Estimator
+from metastep.core.estimators import Estimate, Estimator, Final, forward
+from metastep.core.optimizers import State
 from metastep.core.trees import Tree, map_tree
-from metastep.core.windows import InnerLoop, outer_value
+from metastep.core.windows import InnerLoop
 
 
 def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -> Estimator:
     """Plain autograd through the whole unroll: the reference that all others are tested against."""
 
-    def outer(meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        windows, state = loop.windows(task), loop.begin(meta, task)
-        if weights is None:
-            return outer_value(loop.problem, loop.run(windows, state, meta).params, meta, task)
-        total = torch.zeros(())
-        for window, weight in zip(windows, require_one_each(weights, windows), strict=True):
-            state = loop.run([window], state, meta)
-            loss, metrics = outer_value(loop.problem, state.params, meta, task)
-            total = total + weight * loss
-        return total, metrics
-
     def estimate(meta: Tree, task: Any) -> Estimate:
-        gradient, (loss, metrics) = grad_and_value(with_constants(outer), has_aux=True)(meta, task)
-        return Estimate(loss, map_tree(torch.clone, gradient), metrics)  # autograd's may share memory
+        steps: list[Any] = []  # a number, which torch.func would not let through beside tensors
 
-    return Estimator(loop, estimate)
+        def outer(meta: Tree, task: Any) -> tuple[Tensor, Any]:
+            loss, state, metrics = forward(loop, meta, task, weights)
+            steps.append(state.step)
+            return loss, (metrics, state.params, state.memory)
+
+        gradient, (loss, (metrics, params, memory)) = grad_and_value(with_constants(outer), has_aux=True)(meta, task)
+        final = Final(State(params, memory, steps[-1]))
+        return Estimate(loss, map_tree(torch.clone, gradient), metrics, final)  # autograd's may share memory
+
+    return Estimator(loop, estimate, weights)

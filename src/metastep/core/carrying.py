@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from metastep.core.dynamics import Adam, Dynamics, RMSprop, State
+from metastep.core.optimizers import Adam, InnerOptimizer, RMSprop, State
 from metastep.core.problems import room_for_more
 from metastep.core.trees import Tree, tree_leaves
 from metastep.core.windows import Problem
@@ -35,7 +35,7 @@ class Continued:
         return State(params, (*memory, beta**steps * lacking), state.step + steps)
 
 
-def continued(dynamics: Dynamics) -> Dynamics:
+def continued(dynamics: InnerOptimizer) -> InnerOptimizer:
     """The same dynamics, with a memory that says all that a next task has to know"""
     if isinstance(dynamics, Adam) and dynamics.betas[1] > 0:
         return Continued(dynamics)
@@ -47,7 +47,7 @@ def continued(dynamics: Dynamics) -> Dynamics:
     )
 
 
-def with_memory(params: Tree, dynamics: Dynamics) -> dict[str, Tree]:
+def with_memory(params: Tree, dynamics: InnerOptimizer) -> dict[str, Tree]:
     """θ beside the memory of an optimizer that has seen no task yet"""
     with torch.no_grad():
         memory = continued(dynamics).init(params).memory

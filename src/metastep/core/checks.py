@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from numbers import Integral
 from typing import Any
 
@@ -16,11 +17,11 @@ Weights = Sequence[Any] | torch.Tensor
 def require_problem(problem: Any) -> None:
     if missing := [name for name in ("start", "windows", "outer_loss") if not hasattr(problem, name)]:
         raise MetastepError(
-            f"{type(problem).__name__} is no problem: it has no {', '.join(missing)}. Make one of a module and its "
-            "loss with metastep.few_shot(module, loss), or of three functions with metastep.Problem."
+            f"{type(problem).__name__} is not a problem: it has no {', '.join(missing)}. Make a problem of a module "
+            "and its loss with ms.few_shot(module, loss), or of three functions with ms.Problem."
         )
     require_takes(problem.start, "start of a problem", "meta, task")
-    whole = "One loss for all windows is metastep.every_window(loss)."
+    whole = "For one loss in all windows, write ms.every_window(loss)."
     require_takes(problem.windows, "windows of a problem", "task, lengths", whole)
     require_takes(problem.outer_loss, "outer_loss of a problem", "params, meta, task")
 
@@ -28,7 +29,7 @@ def require_problem(problem: Any) -> None:
 def require_takes(function: Any, what: str, arguments: str, remedy: str = "Write it with these arguments.") -> None:
     """That `function` can be called with as many arguments as are named; one that does not tell is taken as it is"""
     if not callable(function):
-        raise MetastepError(f"{what} is {function!r}, and no function of ({arguments}). {remedy}")
+        raise MetastepError(f"{what} is {function!r}, but must be a function of ({arguments}). {remedy}")
     if torch.compiler.is_compiling():
         return
     try:
@@ -45,8 +46,8 @@ def require_windows(windows: Any) -> list[Any]:
     if not isinstance(windows, list | tuple) or not all(hasattr(window, "loss") for window in windows):
         got = f"a {type(windows).__name__}" + (" of something else" if isinstance(windows, list | tuple) else "")
         raise MetastepError(
-            f"windows(task, lengths) gave {got}: it must be a list of metastep.Window(loss, batch, steps), or what "
-            "metastep.every_window(loss) makes of one loss."
+            f"windows(task, lengths) returned {got}, but must return a list of ms.Window(loss, batch, steps). For one "
+            "loss in all windows, write ms.every_window(loss)."
         )
     return windows  # type: ignore[return-value]
 
@@ -55,8 +56,8 @@ def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
     """What a user's step returned; φ keeps its names and shapes"""
     if not (isinstance(moved, list | tuple) and len(moved) == 2):
         raise MetastepError(
-            f"the step of a StepFunction returned a {type(moved).__name__}: it must return (params, memory), where "
-            "memory is () if there is none."
+            f"the step of a StepFunction returned a {type(moved).__name__}. Return (params, memory), where memory is "
+            "() if there is none."
         )
     params, memory = moved[0], require_memory(moved[1])
     alike = (tree_flatten(params)[1], shapes(params)) == (tree_flatten(before)[1], shapes(before))
@@ -71,8 +72,8 @@ def require_memory(memory: Any) -> Tree:
         if not (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())):
             kind = str(leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             raise MetastepError(
-                f"the memory of a StepFunction has a leaf that is {kind}: it must be a tree of floating-point tensors, "
-                "or () where there is none. Steps are counted by t."
+                f"the memory of a StepFunction has a leaf that is {kind}. Give a tree of floating-point tensors, or () "
+                "if there is no memory. The argument t counts the steps."
             )
     return memory
 
@@ -81,19 +82,19 @@ def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     """A parameter after a step, in its own precision: a rate may have a finer one, but no larger shape"""
     if new.shape != p.shape:
         raise MetastepError(
-            f"a rate turned a parameter {tuple(p.shape)} into {tuple(new.shape)}: it must be one number, or a tensor "
-            "that broadcasts to the parameter's own shape."
+            f"a rate turned a parameter {tuple(p.shape)} into {tuple(new.shape)}. Give one number, or a tensor that "
+            "broadcasts to the parameter's own shape."
         )
     return new.to(p.dtype)
 
 
 def require_meta(meta: Any, what: str = "meta") -> None:
-    remedy = "Of a module, pass metastep.parameters_of(module), its parameters by name; of numbers, torch.tensor(…)."
+    remedy = "Pass ms.parameters(module), the parameters of a module by name. Make numbers tensors: torch.tensor(…)."
     _require_tensors(meta, what, remedy)
 
 
 def require_data(data: Any, what: str) -> None:
-    remedy = "Make tensors of the data first, with torch.as_tensor(…); of a State's step, too."
+    remedy = "Make tensors of the data first, with torch.as_tensor(…), and of a State's step too."
     _require_tensors(data, what, remedy)
 
 
@@ -107,62 +108,45 @@ def require_pictures(x: Any, like: torch.Tensor) -> None:
     require_data(x, "pictures")
     if x.dtype != like.dtype:
         raise MetastepError(
-            f"pictures are {x.dtype}, and the parameters {like.dtype}. Convert them with x.to({like.dtype}), and what "
-            "was bytes divide by 255: pictures are in [0, 1]."
+            f"pictures are {x.dtype}, but the parameters are {like.dtype}. Convert them with x.to({like.dtype}). "
+            "Divide bytes by 255: pictures are in [0, 1]."
         )
 
 
 def require_few_shot(loss: Any, metrics: Any) -> None:
     if isinstance(loss, type) and issubclass(loss, torch.nn.Module):
-        raise MetastepError(f"loss = {loss.__name__} is the class: make one of it, {loss.__name__}().")
+        raise MetastepError(f"loss = {loss.__name__} is the class. Call it: {loss.__name__}().")
     usual = "Pass one such as torch.nn.functional.cross_entropy."
     require_takes(loss, "the loss", "prediction, target", usual)
     if not isinstance(metrics, Mapping | None):
         raise MetastepError(
-            f'metrics is a {type(metrics).__name__}: name each, such as {{"accuracy": metastep.accuracy}}.'
+            f'metrics is a {type(metrics).__name__}. Give each metric a name, such as {{"accuracy": ms.accuracy}}.'
         )
     for name, metric in (metrics or {}).items():
         require_takes(metric, f"the metric '{name}'", "prediction, target")
-
-
-def require_estimator(estimator: Any) -> None:
-    if not callable(estimator):
-        raise MetastepError(
-            f"a {type(estimator).__name__} is no method applied to a problem: pass one, such as "
-            "metastep.multi_step(problem, dynamics, steps)."
-        )
-
-
-def require_method(method: Any) -> None:
-    """One that has yet to be applied to a problem"""
-    if not callable(method) or hasattr(method, "loop"):
-        given = repr(method) if isinstance(method, str) else type(method).__name__
-        raise MetastepError(
-            f"method = {given}: pass the function itself, such as metastep.multi_step, and its options by name."
-        )
 
 
 def require_dynamics(dynamics: Any) -> None:
     if isinstance(dynamics, torch.optim.Optimizer):
         name = type(dynamics).__name__
         raise MetastepError(
-            f"{name} of torch.optim changes parameters in place, and cannot be differentiated through. Pass "
-            f"metastep.{name}(lr) if there is one, or what from_optimizer(optimizer, parameters) makes of it."
+            f"{name} of torch.optim changes parameters in place, so it cannot be differentiated. Use "
+            f"ms.{name}(lr=…) if there is one, or write its step as an ms.StepFunction."
         )
     if not all(callable(getattr(dynamics, name, None)) for name in ("init", "advance")):
         raise MetastepError(
-            f"{dynamics!r} is no inner optimizer: it needs init and advance. Pass metastep.SGD(lr), Adam or RMSprop, "
-            "or a StepFunction of your own."
+            f"{dynamics!r} is not an inner optimizer: it needs init and advance. Use ms.SGD(lr=…), ms.Adam or "
+            "ms.RMSprop, or an ms.StepFunction of your own."
         )
 
 
-def require_rate(dynamics: Any, kinds: tuple[type, ...]) -> None:
-    """One that could be learned"""
+def require_rate(dynamics: Any) -> None:
+    """Refuse an inner optimizer that has no learning rate to learn."""
     require_dynamics(dynamics)
-    if not isinstance(dynamics, kinds):
+    if not (is_dataclass(dynamics) and any(field.name == "lr" for field in fields(dynamics))):
         raise MetastepError(
-            f"{type(dynamics).__name__} has no rate that could be learned: use SGD, Adam, AdamW or RMSprop. In a "
-            "dynamics of your own, read rates from meta, and use multi_step."
+            f"{type(dynamics).__name__} has no field `lr` that could be learned. Use ms.SGD, ms.Adam, ms.AdamW or "
+            "ms.RMSprop. In an optimizer of your own, read the rate from meta and use ms.MultiStep."
         )
 
 
@@ -170,28 +154,35 @@ def require_no_decay(dynamics: Any, method: str) -> None:
     decay = getattr(dynamics, "weight_decay", 0.0)
     if not (is_number(decay) and decay == 0):
         raise MetastepError(
-            f"{method} with weight_decay = {decay} in the dynamics: the implicit gradient would not know of it. "
-            "Set weight_decay=0, or add the penalty to the inner loss."
+            f"{method}: weight_decay = {decay} of the inner optimizer is missing from the implicit gradient. Set "
+            "weight_decay=0, and add the penalty to the inner loss."
         )
 
 
 def require_steps(steps: Any, window: Any) -> None:
-    listed = isinstance(steps, Sequence)
-    if not all(isinstance(n, Integral) for n in (window, *(steps if listed else [steps]))):
-        raise MetastepError(f"steps = {steps}, window = {window}: inner steps are counted in whole numbers.")
-    if window < 1:
-        raise MetastepError(f"window = {window}: a window shares one gradient among at least 1 step.")
-    if not listed and steps < 1:
-        raise MetastepError(f"steps = {steps}: an inner loop takes at least 1 step.")
-    if listed and (not steps or min(steps) < 1):
-        raise MetastepError(f"steps = {list(steps)}: a list of windows needs at least one, each of at least 1 step.")
-    if listed and window != 1:
-        raise MetastepError(f"steps = {list(steps)} already says how long each window is: leave window = {window} out.")
+    require_lengths(steps=steps, window=window)
+    if isinstance(steps, Sequence) and window != 1:
+        raise MetastepError(
+            f"steps = {list(steps)} already gives the length of each window. Give one number of steps, or leave "
+            f"window = {window} out."
+        )
+    if isinstance(window, Sequence) and sum(window) != steps:
+        raise MetastepError(f"window = {list(window)} has {sum(window)} steps, not {steps}. Make the two agree.")
+
+
+def require_lengths(**named: Any) -> None:
+    """Each is a number of steps, or a list with the length of each window."""
+    for name, value in named.items():
+        listed = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        if not all(isinstance(n, Integral) and not isinstance(n, bool) for n in listed):
+            raise MetastepError(f"{name} = {value!r} must be a whole number, or a list of them: one for each window.")
+        if not listed or min(listed) < 1:
+            raise MetastepError(f"{name} = {value!r} must be at least 1. A list needs at least one window.")
 
 
 def require_one_each(weights: Weights, windows: Sequence[Any]) -> Weights:
     if len(weights) != len(windows):
-        raise MetastepError(f"{len(weights)} weights for {len(windows)} windows: the outer loss after each needs one.")
+        raise MetastepError(f"weights: {len(weights)} for {len(windows)} windows. Give one for each window.")
     return weights
 
 
@@ -202,32 +193,36 @@ def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
     require_scalar(loss, "the outer loss")
     if not isinstance(metrics, Mapping):
         raise MetastepError(
-            f"the outer loss returned metrics as a {type(metrics).__name__}: return (loss, a dict of tensors by name)."
+            f"the outer loss returned metrics as a {type(metrics).__name__}. Return (loss, metrics), where metrics is "
+            "a dict of tensors by name."
         )
     for name, metric in metrics.items():
         if not all(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(metric)):
             raise MetastepError(
-                f"the metric '{name}' is a {type(metric).__name__}: it must be a tensor, with a value for each task. "
-                "Leave .item() and float() out, or make one with torch.as_tensor(…)."
+                f"the metric '{name}' is a {type(metric).__name__}, but must be a tensor, since each task has its own. "
+                "Leave .item() and float() out, or make a tensor with torch.as_tensor(…)."
             )
     return loss, metrics  # type: ignore[return-value]
 
 
 def require_other_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
     if "loss" in metrics:
-        raise MetastepError("a metric is called 'loss', which is the outer loss of each task: call it otherwise.")
+        raise MetastepError("a metric is called 'loss', but that is the outer loss of each task. Choose another name.")
     return metrics
 
 
 def require_scalar(value: Any, what: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise MetastepError(f"{what} must be a tensor of one number for each task, not {type(value).__name__}.")
+        raise MetastepError(
+            f"{what} must be a tensor, not {type(value).__name__}. Return one number for each task, made by torch."
+        )
     if value.dim() != 0:
         shape = tuple(value.shape)
-        raise MetastepError(f"{what} must be one number for each task, not {shape}: reduce it with .mean() or .sum().")
+        raise MetastepError(f"{what} must be one number for each task, not {shape}. Reduce it with .mean() or .sum().")
     if not value.is_floating_point():
         raise MetastepError(
-            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient."
+            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient. Return a loss "
+            "that is differentiable."
         )
     return value
 
@@ -242,8 +237,8 @@ def versions(data: Any) -> list[int]:
 def require_unwritten(data: Any, before: list[int]) -> None:
     if versions(data) != before:
         raise MetastepError(
-            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do, and would do so again whenever the "
-            "sweep returns to them: the meta-gradient would be wrong, and the data are changed now. Write x = x + 1."
+            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do. The sweep returns to the data, so "
+            "the meta-gradient would be wrong; and the data are changed now. Write x = x + 1."
         )
 
 

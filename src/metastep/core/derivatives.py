@@ -125,9 +125,9 @@ def _require_followed(gradients: tuple[Tensor, ...]) -> None:
         node = nodes.pop()
         if type(node).__name__ == "Error":
             raise MetastepError(
-                "an autograd.Function has a backward that is once_differentiable, so that the meta-gradient would lack "
-                "its second derivatives. Leave that out, if backward is made of functions of torch; or pass "
-                "curvature=metastep.central_difference(), which needs first derivatives only."
+                "an autograd.Function has a backward that is once_differentiable, so the meta-gradient would lack its "
+                "second derivatives. If backward is made of functions of torch, remove the decorator. Otherwise use "
+                "curvature=ms.curvature.CentralDifference(), which needs first derivatives only."
             )
         new = {following for following, _ in node.next_functions if following is not None} - seen
         seen |= new

@@ -1,8 +1,8 @@
 """Meta-gradients: from an inner loop to a function (meta, task) -> Estimate.
 
 The unrolled estimator is the Lagrangian recursion of the paper, Λ_{k−1} = Λ_k ∂Φ̂_k/∂s, as a reverse sweep over
-windows. It returns a gradient, so that nobody differentiates the unroll, and its memory is one window's graph and the
-stored states: one φ for each window with SGD, φ with moments and gradient otherwise, and of many windows only some.
+windows. It returns a gradient, so nobody differentiates the unroll. It stores one window's graph and one state per
+window (with SGD: φ; with Adam: φ, both moments and the gradient). Beyond 32 windows it stores every 32nd state.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,51 +17,123 @@ from metastep.core.checks import require_one_each, require_unwritten, versions
 from metastep.core.counting import count_gradient
 from metastep.core.curvature import Curvature, exact
 from metastep.core.derivatives import followable, grad_and_value, vjp
-from metastep.core.dynamics import State
 from metastep.core.explain import explained
+from metastep.core.optimizers import State
 from metastep.core.problems import require_shared_space
 from metastep.core.solvers import Solver
 from metastep.core.trees import Tree, add, add_scaled, hollow_like, scale, subtract
 from metastep.core.windows import InnerLoop, Passage, Problem, Window, outer_value
 from metastep.errors import MetastepError, require_positive
 
+__all__ = ["Estimate", "Estimator", "displacement", "first_order", "implicit", "unrolled"]
+
 STORED = 32  # windows: of 64, half of the states are kept, and half of the gradients evaluated again
 
 
 class Estimate(NamedTuple):
-    """The outer loss after adaptation, the meta-gradient, and whatever the outer loss measured."""
+    """Hold the outer loss after adaptation, the meta-gradient, and the metrics of the outer loss.
+
+    Args:
+        loss: The outer loss, the mean over tasks.
+        grad: Its gradient in θ, a tree as θ is.
+        metrics: One tensor by name, with a value for each task.
+        state: Where the inner loops ended, if the caller asked to keep it.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=2)
+        >>> batch = torch.randn(4, 6, 2), torch.randn(4, 6, 1)  # 4 tasks of 6 examples
+        >>> estimate = gradient(net, ms.Task(support=batch, query=batch), keep="params")
+        >>> estimate.loss.shape, estimate.grad["weight"].shape, estimate.metrics["loss"].shape
+        (torch.Size([]), torch.Size([1, 2]), torch.Size([4]))
+        >>> estimate.state["weight"].shape
+        torch.Size([4, 1, 2])
+    """
 
     loss: Tensor
     grad: Tree
     metrics: dict[str, Tensor]
+    state: Any = None
+
+
+class Final(NamedTuple):
+    """Hold the end of one inner loop, and the solution of an implicit method's linear system."""
+
+    state: State
+    solution: Tree = ()
 
 
 class Estimator(NamedTuple):
-    """A method applied to a problem: call it with (meta, task)."""
+    """Apply a method to one task: call it with (meta, task) for an `Estimate`.
+
+    `MetaGradient.estimator` is one. Nothing maps it over tasks.
+
+    Args:
+        loop: The inner loop.
+        estimate: The function that a call guards.
+        weights: One for the outer loss after each window (MAML++). The last loss alone counts if left out.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=2)
+        >>> batch = torch.randn(6, 2), torch.randn(6, 1)  # one task
+        >>> gradient.estimator(ms.parameters(net), ms.Task(batch, batch)).grad["weight"].shape
+        torch.Size([1, 2])
+    """
 
     loop: InnerLoop
     estimate: Callable[[Tree, Any], Estimate]
+    weights: Sequence[float] | Tensor | None = None
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
+        return self._guarded(self.estimate, meta, task)  # type: ignore[no-any-return]
+
+    def judge(self, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outer loss and the metrics. Nothing is differentiated but the inner loop."""
+        loss, _, metrics = self._guarded(partial(forward, self.loop, weights=self.weights), meta, task)
+        return loss, metrics
+
+    def adapt(self, meta: Tree, task: Any) -> Tree:
+        """Return φ at the end of the inner loop. Only the support of the task is used."""
+        return self._guarded(self.loop.adapt, meta, task).params
+
+    def _guarded(self, function: Callable[[Tree, Any], Any], meta: Tree, task: Any) -> Any:
         # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
         before = versions(task)
         with torch.no_grad(), explained(meta):
-            result = self.estimate(*followable((meta, task)))
+            result = function(*followable((meta, task)))
         require_unwritten(task, before)
         return result
 
-    def adapt(self, meta: Tree, task: Any) -> Tree:
-        """φ at the end of the inner loop: θ adapted to `task`, of which only the support is looked at."""
-        return self.end(meta, task).params
 
-    def end(self, meta: Tree, task: Any) -> State:
-        """The same with the optimizer's memory, for an inner loop that goes on from there."""
-        with torch.no_grad(), explained(meta):
-            return self.loop.adapt(*followable((meta, task)))
+def forward(
+    loop: InnerLoop, meta: Tree, task: Any, weights: Sequence[float] | Tensor | None = None
+) -> tuple[Tensor, State, dict[str, Tensor]]:
+    """Return the outer loss, the last state and the metrics.
+
+    With weights, one for each window, the outer loss is Σ weight · loss after that window (MAML++).
+    """
+    windows, state = loop.windows(task), loop.begin(meta, task)
+    if weights is None:
+        state = loop.run(windows, state, meta)
+        loss, metrics = outer_value(loop.problem, state.params, meta, task)
+        return loss, state, metrics
+    total = torch.zeros(())
+    for window, weight in zip(windows, require_one_each(weights, windows), strict=True):
+        state = loop.run([window], state, meta)
+        loss, metrics = outer_value(loop.problem, state.params, meta, task)
+        total = total + weight * loss
+    return total, state, metrics
 
 
 class Adjoint(NamedTuple):
-    """Λ: how the outer loss answers to φ, to the optimizer's memory, and, so far, to θ."""
+    """Hold Λ: the derivatives of the outer loss in φ, in the optimizer's memory, and, so far, in θ."""
 
     params: Tree
     memory: Tree
@@ -75,12 +147,32 @@ def unrolled(
     store_every: int = STORED,
     weights: Sequence[float] | Tensor | None = None,
 ) -> Estimator:
-    """Reverse sweep over the windows.
+    """Return the reverse sweep over the windows, as a function (meta, task) -> Estimate.
 
-    depth: sweep the last `depth` windows only (truncation).
-    store_every: of more windows than that, keep only the state before each segment of so many, and run the segment
-    again on the way back.
-    weights: one for each window: the outer loss is Σ weight · loss after that window (MAML++), not only the last.
+    Args:
+        loop: The inner loop.
+        curvature: How second-order products are computed.
+        depth: Sweep the last `depth` windows only (truncation); all if left out.
+        store_every: Beyond that many windows, store every such state only, and run the windows between again on the
+            way back.
+        weights: One for each window. The outer loss is then Σ weight · loss after that window (MAML++).
+
+    Returns:
+        An `Estimator`.
+
+    Raises:
+        MetastepError: A number is below 1; or `depth` and `weights` were both given.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=100)
+        >>> estimator = ms.estimators.unrolled(gradient.loop, store_every=10)
+        >>> batch = torch.randn(6, 2), torch.randn(6, 1)  # one task
+        >>> estimator(ms.parameters(net), ms.Task(batch, batch)).grad["bias"].shape
+        torch.Size([1])
     """
     require_positive(store_every=store_every, depth=1 if depth is None else depth)
     if depth and weights is not None:
@@ -93,6 +185,7 @@ def unrolled(
         state = loop.run(windows[:cut], loop.begin(meta, task), meta)
         storage, state = store(loop, windows[cut:], state, meta, store_every)
 
+        final = Final(state)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
             loss, adjoint = weight[-1] * loss, scale(weight[-1], adjoint)
@@ -101,13 +194,13 @@ def unrolled(
             if weight is not None and k > 0:  # φ before window k is φ after window k − 1
                 earlier = outer_adjoint(loop, passage.state, meta, task)
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
-        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics)
+        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics, final)
 
-    return Estimator(loop, estimate)
+    return Estimator(loop, estimate, weights)
 
 
 def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
-    """The outer loss at a state, Λ = ∂L/∂s there (θ may also enter the loss directly), and the metrics"""
+    """Return the outer loss at a state, Λ = ∂L/∂s there (θ may also enter the loss directly), and the metrics."""
     count_gradient()
     by_hand = getattr(loop.problem.outer_loss, "gradients_by_hand", None)  # a loss may bring its own
     both = by_hand or grad_and_value(partial(outer_value, loop.problem), argnums=(0, 1), has_aux=True)
@@ -118,11 +211,11 @@ def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple
 def pull_window(
     loop: InnerLoop, curvature: Curvature, window: Window, passage: Passage, meta: Tree, adjoint: Adjoint
 ) -> Adjoint:
-    """One step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product"""
+    """Make one step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product."""
     state = passage.state
 
     def advance(params: Tree, memory: Tree, grad: Tree, meta: Tree) -> tuple[Tree, Tree]:
-        after = loop.dynamics.advance(State(params, memory, state.step), grad, meta, window.steps)
+        after = loop.inner.advance(State(params, memory, state.step), grad, meta, window.steps)
         return after.params, after.memory
 
     once = noise.refused(advance, "an inner optimizer, or a rate of it,")
@@ -133,9 +226,9 @@ def pull_window(
 
 
 def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: bool = True) -> Tree:
-    """The meta-gradient: what the sweep has gathered for θ, and Λ₀ ∂s₁/∂θ (the identity for MAML).
+    """Return the meta-gradient: what the sweep has gathered for θ, and Λ₀ ∂s₁/∂θ (the identity for MAML).
 
-    Where the sweep was cut, its Λ stands for Λ₀, without the part of the memory.
+    If the sweep was cut, its Λ stands for Λ₀, without the part of the memory.
     """
     start, pull = vjp(noise.refused(lambda meta: loop.begin(meta, task)[:2], "the start of a problem"), meta)[:2]
     memory = adjoint.memory if swept else hollow_like(start[1])
@@ -146,7 +239,7 @@ Storage = list[tuple[list[Window], State, list[Passage]]]  # segments: their win
 
 
 def store(loop: InnerLoop, windows: list[Window], state: State, meta: Tree, every: int) -> tuple[Storage, State]:
-    """Run the windows; of all segments of `every` windows but the last, keep only where they start."""
+    """Run the windows. Of all segments of `every` windows but the last, keep only their first state."""
     storage: Storage = []
     for i in range(0, len(windows), every):
         segment, start = windows[i : i + every], state
@@ -160,7 +253,7 @@ def store(loop: InnerLoop, windows: list[Window], state: State, meta: Tree, ever
 
 
 def rewind(loop: InnerLoop, storage: Storage, meta: Tree) -> Iterator[tuple[Window, Passage]]:
-    """Windows and passages, last to first; each is let go of once it was used."""
+    """Yield windows and passages, last to first. Each is freed once it was used."""
     while storage:
         windows, start, passages = storage.pop()
         passages = passages or loop.traverse(windows, start, meta)[0]
@@ -169,19 +262,46 @@ def rewind(loop: InnerLoop, storage: Storage, meta: Tree) -> Iterator[tuple[Wind
 
 
 def first_order(loop: InnerLoop) -> Estimator:
-    """∂L/∂φ at the final φ, handed to θ as it is; no state is stored and no window is pulled back."""
+    """Return the estimator that gives θ the gradient at the final φ. It stores no state and sweeps no window.
+
+    Args:
+        loop: The inner loop.
+
+    Returns:
+        An `Estimator`.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> problem = ms.few_shot(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.FOMAML(), ms.SGD(lr=0.1), steps=2)
+        >>> estimator = ms.estimators.first_order(gradient.loop)
+    """
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        loss, adjoint, metrics = outer_adjoint(loop, loop.adapt(meta, task), meta, task)
-        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics)
+        state = loop.adapt(meta, task)
+        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics, Final(state))
 
     return Estimator(loop, estimate)
 
 
 def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
-    """φ₁ − φ_{T+1}, the way that the inner loop went, as if it were a gradient (Reptile).
+    """Return the estimator that gives θ the displacement φ₁ − φ_{T+1} as its gradient (Reptile).
 
-    carried: the optimizer's memory starts from meta too, and went its own way.
+    Args:
+        loop: The inner loop.
+        carried: The optimizer's memory starts from meta too, and moves as φ does.
+
+    Returns:
+        An `Estimator`.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> problem = ms.few_shot(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.Reptile(), ms.SGD(lr=0.1), steps=2)
+        >>> estimator = ms.estimators.displacement(gradient.loop)
     """
 
     def estimate(meta: Tree, task: Any) -> Estimate:
@@ -191,7 +311,7 @@ def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
         loss, metrics = outer_value(loop.problem, final.params, meta, task)
         memory = subtract(start.memory, final.memory) if carried else ()
         way = Adjoint(subtract(start.params, final.params), memory, hollow_like(meta))
-        return Estimate(loss, pull_start(loop, meta, task, way, swept=carried), metrics)
+        return Estimate(loss, pull_start(loop, meta, task, way, swept=carried), metrics, Final(final))
 
     return Estimator(loop, estimate)
 
@@ -199,17 +319,42 @@ def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
 def implicit(
     loop: InnerLoop, solver: Solver, curvature: Curvature = exact, solved_for: Problem | None = None
 ) -> Estimator:
-    """∂L/∂θ − (∂²G/∂θ∂φ) H⁻¹ ∂L/∂φ where the inner loop has converged; H = ∂²G/∂φ² of the last window's loss G.
+    """Return the estimator of the implicit gradient ∂L/∂θ − (∂²G/∂θ∂φ) H⁻¹ ∂L/∂φ at the end of the inner loop.
 
-    solved_for: the problem that G is of, if the inner loop went by another.
+    G is the loss of the last window, and H = ∂²G/∂φ². The estimate is right where ∂G/∂φ is zero.
+
+    Args:
+        loop: The inner loop.
+        solver: How the linear system is solved.
+        curvature: How second-order products are computed.
+        solved_for: The problem that G belongs to, if the inner loop follows another.
+
+    Returns:
+        An `Estimator`.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> problem = ms.few_shot(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.IMAML(), ms.SGD(lr=0.1), steps=50)
+        >>> estimator = ms.estimators.implicit(gradient.loop, ms.solvers.ConjugateGradient(steps=5))
     """
 
     def estimate(meta: Tree, task: Any) -> Estimate:
         windows = loop.windows(task)
         state = loop.run(windows, loop.begin(meta, task), meta)
         last = (loop._replace(problem=solved_for).windows(task) if solved_for else windows)[-1]
-        loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
-        solved = solver(lambda v: curvature(last, state.params, meta, v)[0], adjoint.params)
-        return Estimate(loss, subtract(adjoint.meta, curvature(last, state.params, meta, solved)[1]), metrics)
+        return implicit_at(loop, solver, curvature, last, state, meta, task)
 
     return Estimator(loop, estimate)
+
+
+def implicit_at(
+    loop: InnerLoop, solver: Solver, curvature: Curvature, last: Window, state: State, meta: Tree, task: Any
+) -> Estimate:
+    """Return the implicit estimate at a state that is taken for the solution."""
+    loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
+    warm = {} if loop.solution is None else {"start": loop.solution}
+    solved = solver(lambda v: curvature(last, state.params, meta, v)[0], adjoint.params, **warm)
+    grad = subtract(adjoint.meta, curvature(last, state.params, meta, solved)[1])
+    return Estimate(loss, grad, metrics, Final(state, solved))

@@ -1,4 +1,4 @@
-"""PyTorch's and Python's own errors, said again with the operator, the reason and the argument that helps."""
+"""Say PyTorch's and Python's own errors again, with the operator, the reason and the argument that helps."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from metastep.core.trees import Tree
 from metastep.errors import MetastepError
 
 _MAPPED = "Tasks are mapped by vmap, which computes all of them at once."
-_ONE_BY_ONE = "Or give over_tasks chunk_size=1: one task after the other, without vmap."
+_ONE_BY_ONE = "Or write ms.MetaGradient(…, chunk_size=1), which runs one task after the other without vmap."
 
 _REMEDIES = (
     (
@@ -18,52 +18,54 @@ _REMEDIES = (
             r"(?P<op>\w*(?:scaled_dot_product|mkldnn_rnn|cudnn_rnn)\w*|workspace\b)"
         ),
         "a fused kernel of attention or of a recurrent layer cannot be differentiated twice ({op}). Call the module by "
-        "metastep.apply(module, params, x), which takes kernels that can. If it is called so already, it chooses its "
-        "kernels itself, as by sdpa_kernel: leave that out, or pass curvature=metastep.central_difference().",
+        "ms.apply(module, params, x), which uses kernels that can. If you already do, the module chooses its kernels "
+        "itself, for example with sdpa_kernel. Remove that, or give the method "
+        "curvature=ms.curvature.CentralDifference().",
     ),
     (
         re.compile(
             r"(?P<op>forward AD with \S+ that does not support it|ZeroTensors are immutable"
             r"|must implement the jvp function)"
         ),
-        "forward mode, by which metastep.exact_forward and transfer differentiate twice, does not serve here ({op}). "
-        "Pass curvature=metastep.exact, which needs a second backward instead; in transfer, use another operator.",
+        "forward mode does not support an operator here ({op}). It computes the second derivatives of "
+        "ms.curvature.exact_forward and of transfer. Use curvature=ms.curvature.exact, which needs a second backward "
+        "instead. In transfer, use another operator.",
     ),
     (
         re.compile(r"derivative for '?(?:aten::)?(?P<op>\w+)'? is not implemented"),
-        "the operator {op} cannot be differentiated twice, which every exact curvature needs. "
-        "Pass curvature=metastep.central_difference(), which needs first derivatives only, or use fo_maml.",
+        "the operator {op} cannot be differentiated twice, which every exact curvature needs. Use "
+        "curvature=ms.curvature.CentralDifference() or ms.FOMAML(), which need first derivatives only.",
     ),
     (
         re.compile(r"vmap: .*?(?P<op>\.item\(\)|data-dependent control flow)"),
         f"a module, a loss or a metric takes a number out of a tensor: .item(), float(), x[:n], or an if. {_MAPPED} "
-        f"Write it with tensors alone, such as torch.where; torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
+        f"Write it with tensors alone, such as torch.where, or torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"(?P<op>saved tensor hooks|use_reentrant=True)"),
-        "torch.utils.checkpoint would compute again with the module's own parameters instead of φ ({op}), so that it "
-        "is refused, and save_on_cpu with it. Leave them out: the sweep stores the graph of one window at a time, and "
-        "batch_by_batch that of one batch.",
+        "torch.utils.checkpoint would recompute with the module's own parameters instead of φ ({op}). It is refused, "
+        "and save_on_cpu with it. Remove them: the sweep stores the graph of one window at a time. To store less, "
+        "write ms.MetaGradient(…, example_chunk_size=…).",
     ),
     (
         re.compile(r"must override the (?P<op>setup_context) staticmethod"),
-        f"an autograd.Function without {{op}} cannot be mapped, nor one with full backward hooks. {_MAPPED} Write one, "
-        f"with forward(x) and setup_context(ctx, inputs, output), and remove hooks. {_ONE_BY_ONE}",
+        "an autograd.Function without {op} cannot be mapped, nor can a module with full backward hooks. "
+        f"{_MAPPED} Write forward(x) and setup_context(ctx, inputs, output), and remove hooks. {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"vmap: (?P<op>inplace arithmetic).*is not possible"),
-        f"what differs from task to task is written into a tensor that does not ({{op}}). {_MAPPED} "
-        f"Make that tensor of one that does, with x.new_zeros(…) instead of torch.zeros(…). {_ONE_BY_ONE}",
+        f"a value that differs from task to task is written into a tensor that does not ({{op}}). {_MAPPED} "
+        f"Make that tensor from one that differs: x.new_zeros(…) instead of torch.zeros(…). {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"vmap: .*(?P<op>embedding_renorm_)"),
-        f"max_norm writes into the weights of an embedding ({{op}}), which tasks share. {_MAPPED} "
-        "Leave max_norm out, and scale what the embedding gives.",
+        f"max_norm writes into the weights of an embedding ({{op}}), which all tasks share. {_MAPPED} "
+        "Leave max_norm out, and scale the output of the embedding.",
     ),
     (
         re.compile(r"(?P<op>output with shape .* doesn't match the broadcast shape .*\])"),
-        "what is written in place is larger than the tensor that it is written to: {op}. Where tasks are mapped, a "
-        "recurrent layer does so with parameters that they share: call it by metastep.apply(module, params, x).",
+        "a result that is written in place is larger than its tensor: {op}. Under vmap, a recurrent layer does this "
+        "with parameters that all tasks share. Call it by ms.apply(module, params, x).",
     ),
     (
         re.compile(r"vmap: (?P<op>Cannot ask for different inplace randomness)"),
@@ -76,53 +78,53 @@ _REMEDIES = (
             r".*(?:batch|vmap) over (?:aten::|`mask` in torch\.)?(?P<op>[\w ]+)"
         ),
         f"{{op}} gives a shape that depends on values. {_MAPPED} "
-        f"Write it without, such as by torch.where(mask, x, 0). {_ONE_BY_ONE}",
+        f"Write it with a fixed shape, such as torch.where(mask, x, 0). {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"not implemented for (?:aten::)?(?P<op>_nested_tensor_from_mask\w*)"),
-        f"nn.TransformerEncoder in evaluation mode makes a nested tensor by the padding mask ({{op}}), which cannot be "
-        f"mapped. {_MAPPED} Make it with enable_nested_tensor=False.",
+        "nn.TransformerEncoder in evaluation mode makes a nested tensor from the padding mask ({op}), which cannot be "
+        f"mapped. {_MAPPED} Make the encoder with enable_nested_tensor=False.",
     ),
     (
         re.compile(r"[Bb]atching rule not implemented for (?:aten::)?(?P<op>[\w.]+?)[;.]? "),
         f"the operator {{op}} cannot be mapped. {_MAPPED} "
-        f"Where a layer changes itself in training, as spectral_norm does, module.eval() holds it. {_ONE_BY_ONE}",
+        f"If a layer changes itself in training, as spectral_norm does, call module.eval(). {_ONE_BY_ONE}",
     ),
     (
         re.compile(
             r"(?P<op>differentiated Tensors does not require grad|attempting to call Tensor\.requires_grad_\(\)"
             r"|backward\(\) called) ?(?:$|\(or perhaps|inside a functorch)"
         ),
-        f"a loss differentiates by torch.autograd ({{op}}), where it is differentiated itself. {_MAPPED} Write "
-        "torch.func.grad(lambda x: metastep.apply(module, params, x).sum())(x), or torch.func.vjp or jvp: these can be "
-        f"differentiated again. {_ONE_BY_ONE}",
+        f"a loss calls torch.autograd ({{op}}), but the loss is itself differentiated. {_MAPPED} Write "
+        "torch.func.grad(lambda x: ms.apply(module, params, x).sum())(x), or torch.func.vjp or jvp: their results can "
+        f"be differentiated again. {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"(?P<op>level\.has_value\(\))"),
-        "a loss keeps a tensor of one call and computes with it in another, where the tasks that it was mapped for are "
-        "no more ({op}). A loss must give the same for the same φ: put what it is to know of before into the task.",
+        "a loss keeps a tensor of one call and computes with it in a later call. The tasks that it was mapped for are "
+        "gone by then ({op}). A loss must give the same value for the same φ: put what it needs of earlier calls into "
+        "the task.",
     ),
     (
         re.compile(r"(?P<op>would mutate a captured Tensor)"),
-        "a module or a loss writes into its data, or into another tensor that it was not given as φ ({op}), as x += 1 "
-        "and x.sub_(…) do, and would do so again whenever the sweep returns to it. Write x = x + 1.",
+        "a module or a loss writes into its data, or into another tensor that is not φ ({op}), as x += 1 and x.sub_(…) "
+        "do. The sweep returns to it, and would write again. Write x = x + 1.",
     ),
     (
         re.compile(r"(?P<op>unsupported for Sparse tensors|with arguments from the 'Sparse\w+' backend)"),
-        "a gradient is sparse, as that of nn.Embedding(…, sparse=True) is, and cannot be computed with ({op}). "
+        "a gradient is sparse, as that of nn.Embedding(…, sparse=True) is, and metastep cannot compute with it ({op}). "
         "Leave sparse=True out.",
     ),
     (
         re.compile(r"(?P<op>stateless API can't be used with Jitted modules)"),
-        "a module of torch.jit cannot take other parameters than its own ({op}). Call the module that it was scripted "
-        "or traced from, by metastep.apply(module, params, x).",
+        "a module of torch.jit cannot take other parameters than its own ({op}). Pass the module that it was scripted "
+        "or traced from to ms.apply(module, params, x).",
     ),
     (
         re.compile(r"(?P<op>Cannot access data pointer) of Tensor that doesn't have storage"),
-        "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() and pack_padded_sequence do, where no "
-        "derivative can follow. "
-        "Write it with functions of torch; or measure what metastep.apply(module, method.adapt(meta, task), x) gives, "
-        "and put what is collected with it into the task.",
+        "a module, a loss or a metric takes a tensor out of PyTorch, as .numpy() and pack_padded_sequence do. No "
+        "derivative can follow it there. Use functions of torch. Or adapt first, measure "
+        "ms.apply(module, gradient.adapt(meta, task), x), and put what you collect into the task.",
     ),
     (
         re.compile(r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list)\b"),
@@ -133,42 +135,43 @@ _REMEDIES = (
             r"(?:must be Tensor, not |arguments - got \(|'(?=dict' object has no attribute '(?:size|shape|dim|dtype)'))"
             r"(?P<op>dict|\w+Output)\b"
         ),
-        "{op} was given where a tensor is needed. A module that takes its inputs by name, as those of transformers do, "
-        "is wrapped in one of forward(self, batch): return self.model(**batch). Of results by name the loss takes one: "
-        'lambda out, y: loss(out["logits"], y).',
+        "{op} was given where a tensor is needed. If a module takes its inputs by name, as those of transformers do, "
+        "wrap it in a module with forward(self, batch): return self.model(**batch). If it gives results by name, take "
+        'one in the loss: lambda out, y: loss(out["logits"], y).',
     ),
     (
         re.compile(r"(?P<op>.*(?:same dtype, but got|type \(.* should be the same|expected scalar type .* found).*)"),
-        "data and parameters have different precisions: {op}. Convert the data with x.to(torch.float32), or what the "
-        "parameters are; bytes of pictures are divided by 255 then. By torch.autocast layers get different ones, too, "
-        "and normalisation and attention do not bear that where tasks are mapped: cast in a loss of your own instead, "
-        "metastep.apply(net, {{k: p.bfloat16() for k, p in params.items()}}, x.bfloat16()).float(), while θ and φ stay "
+        "data and parameters have different precisions: {op}. Convert the data to the precision of the parameters, "
+        "such as x.to(torch.float32); divide bytes of pictures by 255. torch.autocast mixes precisions too, which "
+        "normalisation and attention do not support under vmap. In its place, cast in a loss of your own: "
+        "ms.apply(net, {{k: p.bfloat16() for k, p in params.items()}}, x.bfloat16()).float(). θ and φ then stay "
         f"float32. {_ONE_BY_ONE}",
     ),
     (
         re.compile(r"(?P<op>[Ee]xpected (?:input to be )?\dD.*\bgot\b.*)"),
-        "the module takes inputs with another number of axes: {op}. A method takes one task; stacked tasks, with one "
-        "axis more, are for metastep.over_tasks(method), which takes a single one as a list, [task].",
+        "the module takes inputs with another number of axes: {op}. gradient(meta, tasks) takes stacked tasks, with "
+        "one axis more, or a list such as [task]. gradient.adapt(meta, task) and gradient.estimator(meta, task) take "
+        "one task.",
     ),
     (
         re.compile(r"'(?P<op>tuple|list|dict)' object has no attribute '(?:support|query)'"),
-        "a task was given as a {op}. Name its two parts: metastep.Task(support, query).",
+        "a task was given as a {op}. Name its two parts: ms.Task(support, query).",
     ),
     (
         re.compile(r"\b(?P<op>running_mean|running_var|num_batches_tracked)\b"),
-        "a normalisation layer would overwrite its {op} inside the inner loop. "
-        "Use metastep.use_batch_statistics(module), or module.eval() to hold the statistics it has.",
+        "a normalisation layer would overwrite its {op} in the inner loop. Call ms.use_batch_statistics(module), or "
+        "module.eval() to keep the statistics that it has.",
     ),
     (
         re.compile(r"value cannot be converted to type (?P<op>\w+) without overflow"),
-        "steps of the inner loop leave the numbers of a {op}. Lower the inner rate.",
+        "a step of the inner loop leaves the range of {op}. Lower the inner learning rate.",
     ),
 )
 
 
 @contextmanager
 def explained(meta: Tree) -> Iterator[None]:
-    """Around a call with `meta`: what cannot be θ is refused, and an error that has a remedy comes with it"""
+    """Refuse a `meta` that cannot be θ, and add the remedy to an error that has one."""
     require_meta(meta)
     try:
         yield
@@ -183,5 +186,6 @@ def explained(meta: Tree) -> Iterator[None]:
 
 
 def remedy(message: str) -> str | None:
+    """Return what to say instead of PyTorch's message, or None if nothing helps."""
     found = ((pattern.search(message), text) for pattern, text in _REMEDIES)
     return next((text.format(op=match["op"]) for match, text in found if match), None)

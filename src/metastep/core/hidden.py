@@ -26,8 +26,9 @@ class Hidden:
 
     def refusal(self) -> MetastepError:
         return MetastepError(
-            f"{self._method} needs θ to act through φ's start alone, but a window's loss computes with it: it knows "
-            "nothing of ∂²L/∂θ∂φ, so it cannot learn this θ. Use multi_step, maml, hf_maml or ggs_maml, which do."
+            f"{self._method} needs θ to act through φ's start alone, but a window's loss computes with it. It leaves "
+            "∂²L/∂θ∂φ out, so it cannot learn this θ. Use ms.MultiStep, ms.MAML, ms.methods.HFMAML or "
+            "ms.methods.GGSMAML."
         )
 
 

@@ -1,150 +1,426 @@
-"""The methods, under the names people know. Each takes a problem, inner dynamics and a number of steps."""
+"""The methods, under the names people know. Each is a value: `MultiStep(window=4)`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from metastep.core.backprop import backprop
-from metastep.core.carrying import continued, room_for_memory
+from metastep.core.carrying import continued, room_for_memory, with_memory
 from metastep.core.checks import require_no_decay, require_rate
-from metastep.core.curvature import Curvature, central_difference, exact, gaussian_smoothing, zeroth_order
-from metastep.core.dynamics import SGD, Adam, Dynamics, RMSprop
-from metastep.core.estimators import Estimator, displacement, first_order, implicit, unrolled
-from metastep.core.problems import adapt_only, proximal, room_for_rates
+from metastep.core.curvature import CentralDifference, Curvature, GaussianSmoothing, ZerothOrder, exact
+from metastep.core.estimators import Estimate, Estimator, displacement, first_order, implicit, implicit_at, unrolled
+from metastep.core.method import Method
+from metastep.core.optimizers import InnerOptimizer, State
+from metastep.core.options import Bound
+from metastep.core.problems import accepts, adapt_only, proximal, room_for_rates, with_rates
 from metastep.core.rates import at_step
-from metastep.core.solvers import Solver, conjugate_gradient
+from metastep.core.registry import register
+from metastep.core.solvers import ConjugateGradient, Solver
 from metastep.core.trees import Tree, map_tree
-from metastep.core.windows import Problem, Steps, inner_loop
+from metastep.core.windows import InnerLoop, Problem, Steps, Window
+
+__all__ = [
+    "ANIL",
+    "ESMAML",
+    "FOMAML",
+    "GGSMAML",
+    "HFMAML",
+    "IMAML",
+    "MAML",
+    "MAMLPP",
+    "MetaSGD",
+    "Method",
+    "MultiStep",
+    "Reference",
+    "Reptile",
+    "Truncated",
+]  # fmt: skip
 
 
-def maml(problem: Problem, dynamics: Dynamics, steps: Steps, curvature: Curvature = exact) -> Estimator:
-    """Exact meta-gradient: every step evaluates its gradient, T second-order products (Finn et al. 2017)."""
-    return unrolled(inner_loop(problem, dynamics, steps), curvature)
+@register("method", "maml")
+@dataclass(frozen=True, repr=False)
+class MAML(Method):
+    """Compute the exact meta-gradient: T gradients and T second-order products (Finn et al. 2017).
 
+    Args:
+        curvature: How second-order products are computed.
 
-def multi_step(
-    problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, curvature: Curvature = exact
-) -> Estimator:
-    """Multi-step estimation: `window` steps share a gradient, T/n second-order products (Kim et al. 2020)."""
-    return unrolled(inner_loop(problem, dynamics, steps, window), curvature)
-
-
-def truncated(
-    problem: Problem, dynamics: Dynamics, steps: Steps, depth: int, window: int = 1, curvature: Curvature = exact
-) -> Estimator:
-    """The sweep stops after the last `depth` windows."""
-    return unrolled(inner_loop(problem, dynamics, steps, window), curvature, depth)
-
-
-def fo_maml(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1) -> Estimator:
-    """First order: ∇L(φ_{T+1}) (Finn et al. 2017).
-
-    Of a θ that is not where φ starts, it sees only what enters the outer loss directly; of one that is in the window
-    losses or the rates alone, the gradient is 0. Use multi_step, maml, hf_maml or ggs_maml for that.
+    Example:
+        >>> import metastep as ms
+        >>> ms.MAML()
+        MAML()
     """
-    return first_order(inner_loop(problem, dynamics, steps, window))
+
+    entrywise: ClassVar[bool] = True
+    curvature: Curvature = exact
 
 
-def reptile(problem: Problem, dynamics: Dynamics, steps: Steps, window: int = 1, carried: bool = False) -> Estimator:
-    """θ − φ_{T+1}; with an outer SGD of rate ε, θ moves by ε towards φ_{T+1} (Nichol et al. 2018).
+@register("method", "multi_step")
+@dataclass(frozen=True, repr=False)
+class MultiStep(Method):
+    """Evaluate one gradient for a window of steps: T/n gradients and T/n second-order products (Kim et al. 2020).
 
-    carried: the optimizer's memory goes on from task to task, as in the code that was released, by the same rule:
-    meta is `with_memory(θ, dynamics)`. Another outer rule, or a rate above 1, could make second moments negative.
+    Args:
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MultiStep(window=4)
+        MultiStep(window=4)
     """
-    problem, dynamics = (room_for_memory(problem), continued(dynamics)) if carried else (problem, dynamics)
-    return displacement(inner_loop(problem, dynamics, steps, window), carried)
+
+    entrywise: ClassVar[bool] = True
+    window: Steps
+    curvature: Curvature = exact
 
 
-def imaml(
-    problem: Problem,
-    dynamics: Dynamics,
-    steps: Steps,
-    strength: float = 2.0,
-    solver: Solver | None = None,
-    window: int = 1,
-    curvature: Curvature = exact,
-    free: bool = False,
-) -> Estimator:
-    """(I + H/λ)⁻¹ ∇L(φ*), φ* minimising the inner loss + ½λ‖φ − θ‖², λ = strength (Rajeswaran et al. 2019).
+@register("method", "truncated")
+@dataclass(frozen=True, repr=False)
+class Truncated(Method):
+    """Stop the reverse sweep after the last `depth` windows.
 
-    free: the inner loop is not held by λ, as in the code that was released: φ* then minimises the inner loss alone, and
-    λ only damps the solver.
+    Args:
+        depth: Windows that are differentiated.
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.Truncated(depth=2)
+        Truncated(depth=2)
     """
-    require_no_decay(dynamics, "iMAML")
-    held = proximal(problem, strength)
-    loop = inner_loop(problem if free else held, dynamics, steps, window)
-    return implicit(loop, solver or conjugate_gradient(), curvature, held if free else None)
+
+    entrywise: ClassVar[bool] = True
+    depth: Annotated[int, Bound(ge=1)]
+    window: Steps = 1
+    curvature: Curvature = exact
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        return unrolled(loop, self.curvature, self.depth)
 
 
-def hf_maml(problem: Problem, dynamics: Dynamics, steps: Steps, delta: float = 0.1, window: int = 1) -> Estimator:
-    """Hessian-free: central differences of the gradient (Fallah et al. 2020)."""
-    return multi_step(problem, dynamics, steps, window, central_difference(delta))
+@register("method", "fo_maml")
+@dataclass(frozen=True, repr=False)
+class FOMAML(Method):
+    """Use the gradient at the final φ as the meta-gradient: no second-order product (Finn et al. 2017).
 
+    If θ is not the starting point of φ, first order sees only the part of θ that appears in the outer loss. Otherwise
+    the gradient is zero, and a warning says so. Use MultiStep, MAML, HFMAML or GGSMAML for such a θ.
 
-def ggs_maml(
-    problem: Problem, dynamics: Dynamics, steps: Steps, samples: int = 8, sigma: float = 1e-2, window: int = 1
-) -> Estimator:
-    """Gradient-based Gaussian smoothing (Ji et al. 2020)."""
-    return multi_step(problem, dynamics, steps, window, gaussian_smoothing(samples, sigma))
+    Args:
+        window: Steps that share a gradient, or a list with the length of each window.
 
-
-def es_maml(
-    problem: Problem, dynamics: Dynamics, steps: Steps, samples: int = 8, sigma: float = 1e-1, window: int = 1
-) -> Estimator:
-    """Evolution strategies: curvature from losses alone (Song et al. 2020); θ must be where φ starts."""
-    return multi_step(problem, dynamics, steps, window, zeroth_order(samples, sigma))
-
-
-def anil(
-    problem: Problem,
-    dynamics: Dynamics,
-    steps: Steps,
-    head: Callable[[str], bool],
-    window: int = 1,
-    curvature: Curvature = exact,
-) -> Estimator:
-    """Only the parameters whose name `head` accepts are adapted; the others are held (Raghu et al. 2020)."""
-    return multi_step(adapt_only(problem, head), dynamics, steps, window, curvature)
-
-
-def meta_sgd(
-    problem: Problem, dynamics: SGD | Adam | RMSprop, steps: Steps, window: int = 1, curvature: Curvature = exact
-) -> Estimator:
-    """Inner rates are learned: meta = with_rates(params, lr), one rate for each entry or tensor (Li et al. 2017)."""
-    learned = _with_learned(dynamics, lambda meta, step: meta["rates"])
-    return multi_step(room_for_rates(problem), learned, steps, window, curvature)
-
-
-def maml_pp(
-    problem: Problem,
-    dynamics: SGD | Adam | RMSprop,
-    steps: Steps,
-    weights: Sequence[float] | Tensor | None = None,
-    window: int = 1,
-    curvature: Curvature = exact,
-) -> Estimator:
-    """Rates for each layer and step, and a weighted outer loss after every window (Antoniou et al. 2019).
-
-    meta = with_rates(params, lr, steps). Weights default to equal ones; the paper anneals them to the last.
+    Example:
+        >>> import metastep as ms
+        >>> ms.FOMAML()
+        FOMAML()
     """
-    learned = _with_learned(dynamics, lambda meta, step: map_tree(lambda rate: at_step(rate, step), meta["rates"]))
-    loop = inner_loop(room_for_rates(problem), learned, steps, window)
-    weights = [1 / len(loop.lengths)] * len(loop.lengths) if weights is None else weights
-    return unrolled(loop, curvature, weights=weights)
+
+    entrywise: ClassVar[bool] = True
+    window: Steps = 1
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        return first_order(loop)
 
 
-def reference(
-    problem: Problem,
-    dynamics: Dynamics,
-    steps: Steps,
-    window: int = 1,
-    weights: Sequence[float] | Tensor | None = None,
-) -> Estimator:
-    """Autograd through the stored unroll: what `multi_step` must equal, at the memory that it saves."""
-    return backprop(inner_loop(problem, dynamics, steps, window), weights)
+@register("method", "reptile")
+@dataclass(frozen=True, repr=False)
+class Reptile(Method):
+    """Use θ − φ_{T+1} as the meta-gradient: an outer SGD of rate ε moves θ by ε towards φ_{T+1} (Nichol et al. 2018).
+
+    Args:
+        window: Steps that share a gradient, or a list with the length of each window.
+        keep_memory: Carry the inner optimizer's memory from task to task, as the published code does. θ then holds it
+            beside the parameters, and the outer optimizer must be SGD with a rate of at most 1. Any other could make
+            second moments negative.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.Reptile(keep_memory=True)
+        Reptile(keep_memory=True)
+    """
+
+    entrywise: ClassVar[bool] = True
+    window: Steps = 1
+    keep_memory: bool = False
+
+    def problem(self, problem: Problem) -> Problem:
+        return room_for_memory(problem) if self.keep_memory else problem
+
+    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
+        return continued(inner) if self.keep_memory else inner
+
+    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
+        return with_memory(params, inner) if self.keep_memory else params
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        return displacement(loop, self.keep_memory)
 
 
-def _with_learned(dynamics: SGD | Adam | RMSprop, lr: Callable[[Tree, int], Tree]) -> SGD | Adam | RMSprop:
-    require_rate(dynamics, (SGD, Adam, RMSprop))
-    return replace(dynamics, lr=lr)
+@register("method", "imaml")
+@dataclass(frozen=True, repr=False)
+class IMAML(Method):
+    """Differentiate implicitly at the solution: (I + H/λ)⁻¹ ∇L(φ*), λ = strength (Rajeswaran et al. 2019).
+
+    Args:
+        strength: λ. φ* minimises the inner loss + ½λ‖φ − θ‖².
+        solver: How the linear system is solved.
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+        free: Leave λ out of the inner loop, as the published code does. φ* then minimises the inner loss alone, and λ
+            only damps the solver.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.IMAML(strength=0.5, solver=ms.solvers.ConjugateGradient(steps=10))
+        IMAML(strength=0.5, solver=ConjugateGradient(steps=10))
+    """
+
+    entrywise: ClassVar[bool] = True
+    strength: Annotated[float, Bound(gt=0)] = 2.0
+    solver: Solver = ConjugateGradient()  # noqa: RUF009 - it is frozen
+    window: Steps = 1
+    curvature: Curvature = exact
+    free: bool = False
+
+    def problem(self, problem: Problem) -> Problem:
+        return problem if self.free else proximal(problem, self.strength)
+
+    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
+        require_no_decay(inner, "iMAML")
+        return inner
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        return implicit(loop, self.solver, self.curvature, self._held(loop))
+
+    def at(self, loop: InnerLoop, state: State, meta: Tree, task: Any) -> Estimate:
+        """Return the estimate at a state that is taken for the solution. No inner step is made."""
+        solved_for = self._held(loop)
+        windows: list[Window] = (loop._replace(problem=solved_for) if solved_for else loop).windows(task)
+        return implicit_at(loop, self.solver, self.curvature, windows[-1], state, meta, task)
+
+    def _held(self, loop: InnerLoop) -> Problem | None:
+        return proximal(loop.problem, self.strength) if self.free else None
+
+
+@register("method", "hf_maml")
+@dataclass(frozen=True, repr=False)
+class HFMAML(Method):
+    """Use central differences of the gradient for second-order products: Hessian-free (Fallah et al. 2020).
+
+    Args:
+        delta: The length of the difference in φ.
+        window: Steps that share a gradient, or a list with the length of each window.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.HFMAML(delta=0.01)
+        HFMAML(delta=0.01)
+    """
+
+    delta: Annotated[float, Bound(gt=0)] = 0.1
+    window: Steps = 1
+
+    @property
+    def curvature(self) -> Curvature:
+        return CentralDifference(self.delta)
+
+
+@register("method", "ggs_maml")
+@dataclass(frozen=True, repr=False)
+class GGSMAML(Method):
+    """Use Gaussian smoothing of the gradient for second-order products (Ji et al. 2020).
+
+    Args:
+        samples: Random directions for each product.
+        sigma: How far they go.
+        window: Steps that share a gradient, or a list with the length of each window.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.GGSMAML(samples=16)
+        GGSMAML(samples=16)
+    """
+
+    samples: Annotated[int, Bound(ge=1)] = 8
+    sigma: Annotated[float, Bound(gt=0)] = 1e-2
+    window: Steps = 1
+
+    @property
+    def curvature(self) -> Curvature:
+        return GaussianSmoothing(self.samples, self.sigma)
+
+
+@register("method", "es_maml")
+@dataclass(frozen=True, repr=False)
+class ESMAML(Method):
+    """Use evolution strategies for second-order products, from losses alone (Song et al. 2020).
+
+    θ must be the starting point of φ.
+
+    Args:
+        samples: Random directions for each product.
+        sigma: How far they go.
+        window: Steps that share a gradient, or a list with the length of each window.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.ESMAML(samples=16)
+        ESMAML(samples=16)
+    """
+
+    samples: Annotated[int, Bound(ge=1)] = 8
+    sigma: Annotated[float, Bound(gt=0)] = 1e-1
+    window: Steps = 1
+
+    @property
+    def curvature(self) -> Curvature:
+        return ZerothOrder(self.samples, self.sigma)
+
+
+@register("method", "anil")
+@dataclass(frozen=True, repr=False)
+class ANIL(Method):
+    """Adapt the head alone; all other parameters stay as they are in θ (Raghu et al. 2020).
+
+    Args:
+        head: How the names of the adapted parameters begin, or a function of a name that says whether it is adapted.
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.ANIL(head="fc")
+        ANIL(head='fc')
+    """
+
+    head: str | Callable[[str], bool] = "head"
+    window: Steps = 1
+    curvature: Curvature = exact
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        accepts(self.head)
+
+    def problem(self, problem: Problem) -> Problem:
+        return adapt_only(problem, self.head)
+
+
+@register("method", "meta_sgd")
+@dataclass(frozen=True, repr=False)
+class MetaSGD(Method):
+    """Learn an inner learning rate for each entry of each parameter (Li et al. 2017).
+
+    Args:
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MetaSGD(window=4)
+        MetaSGD(window=4)
+    """
+
+    window: Steps = 1
+    curvature: Curvature = exact
+
+    def problem(self, problem: Problem) -> Problem:
+        return room_for_rates(problem)
+
+    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
+        return _with_learned(inner, _learned_rates)
+
+    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
+        require_rate(inner)
+        return with_rates(params, inner.lr)  # type: ignore[attr-defined]
+
+
+@register("method", "maml_pp")
+@dataclass(frozen=True, repr=False)
+class MAMLPP(Method):
+    """Learn an inner learning rate for each tensor and step, and weigh the outer loss after every window (MAML++).
+
+    Antoniou et al. 2019 anneal the weights to the last window.
+
+    Args:
+        weights: One for each window. They are equal if left out.
+        window: Steps that share a gradient, or a list with the length of each window.
+        curvature: How second-order products are computed.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.MAMLPP(weights=[0.25, 0.75])
+        MAMLPP(weights=(0.25, 0.75))
+    """
+
+    weights: Sequence[float] | Tensor | None = None
+    window: Steps = 1
+    curvature: Curvature = exact
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _as_numbers(self)
+
+    def problem(self, problem: Problem) -> Problem:
+        return room_for_rates(problem)
+
+    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
+        return _with_learned(inner, _learned_rates_of_step)
+
+    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
+        require_rate(inner)
+        return with_rates(params, inner.lr, sum(lengths))  # type: ignore[attr-defined]
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        weights = [1 / len(loop.lengths)] * len(loop.lengths) if self.weights is None else self.weights
+        return unrolled(loop, self.curvature, weights=weights)
+
+
+@register("method", "reference")
+@dataclass(frozen=True, repr=False)
+class Reference(Method):
+    """Differentiate the stored unroll by plain autograd: what MultiStep must equal, at the memory that it saves.
+
+    Args:
+        window: Steps that share a gradient, or a list with the length of each window.
+        weights: One for the outer loss after each window. The last loss alone counts if left out.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.methods.Reference(window=2)
+        Reference(window=2)
+    """
+
+    window: Steps = 1
+    weights: Sequence[float] | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _as_numbers(self)
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        return backprop(loop, self.weights)
+
+
+def _as_numbers(method: MAMLPP | Reference) -> None:
+    """Make the weights a tuple of numbers, so that methods can be compared."""
+    if method.weights is not None:
+        object.__setattr__(method, "weights", tuple(float(weight) for weight in method.weights))
+
+
+def _with_learned(inner: Any, lr: Callable[[Tree, Any], Tree]) -> InnerOptimizer:
+    require_rate(inner)
+    learned: InnerOptimizer = replace(inner, lr=lr)
+    return learned
+
+
+def _learned_rates(meta: Tree, step: Any) -> Tree:
+    del step
+    return meta["rates"]
+
+
+def _learned_rates_of_step(meta: Tree, step: Any) -> Tree:
+    return map_tree(lambda rate: at_step(rate, step), meta["rates"])

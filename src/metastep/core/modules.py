@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -19,13 +20,49 @@ from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
 
 
-def parameters_of(module: nn.Module) -> dict[str, Tensor]:
-    """θ: the parameters of `module` that are not frozen, by name; tied weights once"""
+def parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Return θ: the parameters of a module that are not frozen, by name.
+
+    Args:
+        module: Any `nn.Module`.
+
+    Returns:
+        The parameters themselves, not copies. Tied weights are there once.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> sorted(ms.parameters(torch.nn.Linear(2, 1)))
+        ['bias', 'weight']
+    """
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
-    """module(inputs) with `params` in place of its own; a tuple of inputs is spread over its arguments"""
+    """Call a module with other parameters than its own.
+
+    Attention runs by its plain kernel, and recurrent layers without cuDNN and oneDNN, since fused kernels cannot be
+    differentiated twice. What the module writes into a buffer is discarded.
+
+    Args:
+        module: Any `nn.Module`.
+        params: Tensors by name, such as φ. Parameters and buffers that are not named keep the module's values.
+        inputs: The argument of the module. A tuple is spread over several arguments.
+
+    Returns:
+        What the module returns.
+
+    Raises:
+        MetastepError: The module has no parameter of a name; or it cannot be differentiated, and the message says why.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> params = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
+        >>> print(ms.apply(net, params, torch.tensor([[1.0, 2.0]])))
+        tensor([[3.]])
+    """
     if is_recorded() and draws_noise(module):
         raise MetastepError(
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
@@ -35,7 +72,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     _require_plain(parts)
     recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts.values())
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-    # What is written into a buffer is let go of.
+    # What is written into a buffer is discarded.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
     placed = _in_all_places(module, {**buffers, **params})
     others = [x for part in parts.values() for x in vars(part).values() if isinstance(x, Tensor)]
@@ -44,16 +81,49 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         result = functional_call(module, placed, inputs, tie_weights=False)
     if versions(others) != before and is_differentiated():
         raise MetastepError(
-            f"{type(module).__name__} writes into a tensor of its own that is no buffer, and would do so again as the "
-            "sweep returns to it. Make it one, with self.register_buffer(name, tensor): what is written into it is let "
-            "go of."
+            f"{type(module).__name__} writes into a tensor of its own that is not a buffer. The sweep calls the module "
+            "again, and it would write again. Make the tensor a buffer with self.register_buffer(name, tensor), which "
+            "is restored after every call."
         )
     return result
 
 
+def as_module(module: nn.Module, params: Tree) -> nn.Module:
+    """Return a copy of a module that holds other parameters, such as those of `MetaGradient.adapt`.
+
+    Args:
+        module: The module that the parameters belong to. It stays as it is.
+        params: Tensors by name. Parameters that are not named keep the module's values.
+
+    Returns:
+        The copy: a module like any other, with a `state_dict`, ready for `torch.export`.
+
+    Raises:
+        MetastepError: The module has no parameter of a name, or one of another shape.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> ms.as_module(net, {"bias": torch.tensor([3.0])}).bias.item()
+        3.0
+    """
+    made = deepcopy(module)
+    own = dict(made.named_parameters(remove_duplicate=False))
+    for name, value in params.items():
+        if name not in own or own[name].shape != value.shape:
+            found = f"its own is {tuple(own[name].shape)}" if name in own else "it has none of that name"
+            raise MetastepError(
+                f"params has {name!r} {tuple(value.shape)}, which {type(module).__name__} cannot hold: {found}. Name "
+                "them as ms.parameters(module) does."
+            )
+        own[name].data = value.detach().clone()
+    return made
+
+
 @contextmanager
 def held(module: nn.Module) -> Iterator[None]:
-    """What parts of a module keep of a call is let go of: the next look at a window must find them as they were"""
+    """Undo what the parts of a module keep of a call: the next look at a window must find them as they were."""
     parts = [] if torch.compiler.is_compiling() else list(module.modules())
     before = [(kept, dict(kept)) for part in parts for kept in (vars(part), part._buffers)]
     try:
@@ -66,16 +136,17 @@ def held(module: nn.Module) -> Iterator[None]:
 
 
 def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
-    """Tied weights are one tensor in several places; a part that occurs twice has several names and one place.
+    """Return the tensors by every place that they belong in: tied weights have several.
 
-    PyTorch ties by names, and of a part that occurs twice it would leave the replaced tensors behind in the module.
+    A part that occurs twice has several names and one place. PyTorch ties by names, and would leave the replaced
+    tensors behind in such a part.
     """
     both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     named = {name: id(own) for name, own in both}
     if unknown := tensors.keys() - named.keys():
         raise MetastepError(
-            f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as "
-            "metastep.parameters_of(module) does."
+            f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as ms.parameters(module) "
+            "does."
         )
     given, placed = {named[name]: tensor for name, tensor in tensors.items()}, {}
     for path, part in module.named_modules():  # each once
@@ -87,21 +158,36 @@ def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
 
 @contextmanager
 def plain_recurrence() -> Iterator[None]:
-    """Fused recurrent kernels, as fused attention, have no forward mode and no second backward; plain ones have."""
+    """Use plain recurrent kernels inside: fused ones have no forward mode and no second backward."""
     untouched = {"deterministic": None, "allow_tf32": None, "fp32_precision": None}  # setting tf32 warns on most CPUs
     with torch.backends.cudnn.flags(enabled=False), torch.backends.mkldnn.flags(enabled=False, **untouched):
         yield
 
 
 def _mapped_like(inputs: Any, params: Tree) -> Tree:
-    """`params`, mapped by vmap wherever `inputs` are: recurrent kernels write in place, which needs both to be"""
+    """Return `params`, mapped by vmap wherever `inputs` are: recurrent kernels write in place, which needs both."""
     sample = tree_leaves(inputs)[0].flatten()[0]
     nothing = (sample != sample).sum() * 0  # 0, also for inputs that are not finite
     return map_tree(lambda p: p + nothing, params)
 
 
 def use_batch_statistics(module: nn.Module) -> nn.Module:
-    """Let every BatchNorm and InstanceNorm in `module` use the statistics of the batch at hand, always; returns it."""
+    """Let every BatchNorm and InstanceNorm use the statistics of the current batch, in training and evaluation.
+
+    Running statistics cannot be differentiated through, so that `few_shot` refuses a module that tracks them.
+
+    Args:
+        module: Changed in place.
+
+    Returns:
+        The same module.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> ms.use_batch_statistics(torch.nn.BatchNorm1d(3))
+        BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=False)
+    """
     for part in module.modules():
         if isinstance(part, _NormBase):
             part.track_running_stats = False
@@ -110,27 +196,27 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
 
 
 def theta_of(module: nn.Module) -> Callable[[Tree], Tree]:
-    """What looks at a given θ: a tensor of another name would be left out without a word, and have no gradient.
+    """Return a function that refuses a θ of other names or shapes than `parameters(module)`.
 
-    It has the names and shapes of `parameters_of(module)`. What is frozen may be among them; what is frozen later need
-    not be.
+    A tensor of another name would be silently left out, and have no gradient. Frozen parameters may be among them;
+    those that are frozen later may be missing.
     """
-    own = parameters_of(module)
+    own = parameters(module)
 
     def theta(meta: Tree) -> Tree:
         require_shown(meta)
         if _is_like(meta, own):
             return meta
-        later, known = parameters_of(module), dict(module.named_parameters())
+        later, known = parameters(module), dict(module.named_parameters())
         named = isinstance(meta, Mapping) and own.keys() & later.keys() <= meta.keys() <= known.keys()
         if not (named and _is_like(meta, {name: known[name] for name in meta})):
             found = str(difference(later, meta, "the module", "meta"))
-            compiled = "; torch.compile gives other names: pass the module, and compile the step"
+            compiled = " torch.compile changes the names: pass the module, and compile the step."
             raise MetastepError(
-                f"meta is not θ of this {type(module).__name__}: {found}. Pass metastep.parameters_of(module) of this "
-                f"very module{compiled if '_orig_mod.' in found else ''}. What is not to be learned is frozen before "
-                "that, with requires_grad_(False); what is not to be adapted is held by metastep.adapt_only; room for "
-                "rates that are learned beside it is made by metastep.room_for_rates(problem)."
+                f"meta is not θ of this {type(module).__name__}: {found}. Pass the module of the problem, or "
+                f"ms.parameters(module).{compiled if '_orig_mod.' in found else ''} To leave a parameter out of θ, "
+                "freeze it first with requires_grad_(False). To keep it from being adapted, use ms.methods.ANIL(head). "
+                "To learn rates too, use ms.MetaSGD() and make meta with gradient.init(module)."
             )
         return meta
 
@@ -143,43 +229,44 @@ def _is_like(meta: Tree, own: dict[str, Tensor]) -> bool:
 
 def require_usable(module: nn.Module) -> None:
     if not isinstance(module, nn.Module):
-        made = f"that is the class: make one of it, {module.__name__}(…)" if isinstance(module, type) else "pass one"
+        made = f"It is the class. Call it: {module.__name__}(…)" if isinstance(module, type) else "Pass one"
+        raise MetastepError(f"{module!r} is not an nn.Module. {made}, or write any function of φ as an ms.Problem.")
+    if not parameters(module):
         raise MetastepError(
-            f"{module!r} is no nn.Module: {made}. Another function of φ is written as metastep.Problem."
+            f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none. Unfreeze some with "
+            "requires_grad_(True)."
         )
-    if not parameters_of(module):
-        raise MetastepError(f"{type(module).__name__} has no parameter to learn: all are frozen, or there are none.")
     parts = dict(module.named_modules())
     _require_plain(parts)
     for name, part in parts.items():
         if isinstance(part, _NormBase) and part.training and part.running_mean is not None:
             raise MetastepError(
-                f"{type(part).__name__} '{name or 'itself'}' would overwrite its running statistics on the way, which "
-                "no pure function can do, and vmap refuses. Use metastep.use_batch_statistics(module), as few-shot "
-                "learning does, or module.eval() to hold the statistics it has."
+                f"{type(part).__name__} '{name or 'itself'}' would overwrite its running statistics in the inner loop, "
+                "but the sweep needs a pure function. Call ms.use_batch_statistics(module), as few-shot learning does, "
+                "or module.eval() to keep the statistics that it has."
             )
 
 
 def _require_plain(parts: Mapping[str, nn.Module]) -> None:
-    """Not what was made for autograd's own backward: it would do something else here, without a word"""
+    """Refuse what was made for autograd's own backward: it would silently do something else here."""
     for name, part in parts.items():
         if isinstance(part, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             raise MetastepError(
-                f"{type(part).__name__} '{name or 'itself'}' averages gradients in .backward(), which never runs here: "
-                "each process would go its own way. Pass what it was made of, .module, and average estimate.grad over "
-                "processes, by torch.distributed.all_reduce."
+                f"{type(part).__name__} '{name or 'itself'}' averages gradients in .backward(), which never runs here, "
+                "so the processes would diverge. Pass the module that it wraps, .module, and update θ with "
+                "ms.MetaStep, which averages over processes; or average estimate.grad by torch.distributed.all_reduce."
             )
         if isinstance(part, torch.jit.ScriptModule):
             raise MetastepError(
-                f"{type(part).__name__} '{name or 'itself'}' is of torch.jit, whose second derivatives PyTorch's "
-                "function transforms leave out: the meta-gradient would be wrong. Pass the module that it was scripted "
-                "or traced from."
+                f"{type(part).__name__} '{name or 'itself'}' is of torch.jit. PyTorch's function transforms leave its "
+                "second derivatives out, so the meta-gradient would be wrong. Pass the module that it was scripted or "
+                "traced from."
             )
 
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode; afterwards each part is in the mode that it was in."""
+    """Put the module into evaluation mode inside; afterwards each part is in its earlier mode."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -190,7 +277,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def draws_noise(module: nn.Module) -> bool:
-    """Whether a forward pass draws random numbers"""
+    """Return whether a forward pass draws random numbers."""
     return any(
         part.training
         and (

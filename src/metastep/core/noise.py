@@ -56,7 +56,10 @@ class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in function.tags:
-            raise NoiseError("a loss or a module draws random numbers, which a recorded sweep cannot draw again")
+            raise NoiseError(
+                "a loss or a module draws random numbers, which a recorded sweep cannot draw again. Draw them before "
+                "the call and put them into the task, or do not compile."
+            )
         return function(*args, **(kwargs or {}))
 
 
@@ -104,8 +107,8 @@ def refused(function: Callable[..., Any], what: str) -> Callable[..., Any]:
         value = function(*args)
         if drawn_since(before):
             raise MetastepError(
-                f"{what} draws random numbers, and would draw others when it is differentiated. Draw them beforehand, "
-                "and put them into the task."
+                f"{what} draws random numbers, and would draw others when it is differentiated. Draw them before the "
+                "call and put them into the task."
             )
         return value
 

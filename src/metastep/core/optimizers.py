@@ -1,117 +1,233 @@
-"""Between `torch.optim` and dynamics, both ways: an inner loop may go on from where a real optimizer stands."""
+"""Inner optimizers as pure functions: Φ of the paper, applied `steps` times to one shared gradient.
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+A dynamics has `init(params)`, the state before the first step, and `advance(state, grad, meta, steps)`, the state
+after `steps` steps that all use `grad`. Weight decay, moments and schedules still move at every step, so that only
+the gradient is estimated. Each one equals its `torch.optim` original when `steps` is 1 and the gradient is new.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from metastep.core.dynamics import SGD, Adam, RMSprop, State
-from metastep.core.trees import require_same
-from metastep.errors import MetastepError, how_many
-
-Named = Mapping[str, Tensor]
-
-_SLOTS: dict[type[Optimizer], tuple[str, ...]] = {  # what torch.optim calls the memory; AdamW is a kind of Adam
-    torch.optim.SGD: ("momentum_buffer",),
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
-    torch.optim.RMSprop: ("square_avg", "momentum_buffer"),
-}
-_UNSUPPORTED = ("maximize", "amsgrad", "centered")
+from metastep.core.checks import kept_in_shape, require_memory, require_moved, require_takes
+from metastep.core.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
+from metastep.core.trees import Tree, alike, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
+from metastep.errors import MetastepError
 
 
-def from_optimizer(optimizer: Optimizer, parameters: Named) -> tuple[SGD | Adam | RMSprop, State]:
-    """The dynamics of a `torch.optim` optimizer, and its state for `parameters` (copied, so that nothing is shared)."""
-    kind, groups = _kind(optimizer), _groups(optimizer, parameters)
-    for name, group in groups.items():
-        if wrong := [option for option in _UNSUPPORTED if group.get(option)]:
-            raise MetastepError(
-                f"{kind.__name__} with {wrong[0]}=True (parameter '{name}') has no dynamics: turn it off."
-            )
+class State(NamedTuple):
+    """What the inner optimizer carries: φ, its memory of earlier gradients, and how many steps it has taken."""
 
-    def rate(option: str) -> Any:
-        values = {name: float(group[option]) for name, group in groups.items()}
-        return next(iter(values.values())) if len(set(values.values())) == 1 else values
-
-    def common(option: str) -> Any:
-        if len({group[option] for group in groups.values()}) > 1:
-            raise MetastepError(f"parameter groups differ in {option}, which must be one for all: {kind.__name__}.")
-        return next(iter(groups.values()))[option]
-
-    builders: dict[type[Optimizer], Callable[[], SGD | Adam | RMSprop]] = {
-        torch.optim.SGD: lambda: SGD(
-            rate("lr"), rate("momentum"), common("dampening"), common("nesterov"), rate("weight_decay")
-        ),
-        torch.optim.Adam: lambda: Adam(
-            rate("lr"), common("betas"), common("eps"), rate("weight_decay"), common("decoupled_weight_decay")
-        ),
-        torch.optim.RMSprop: lambda: RMSprop(
-            rate("lr"), common("alpha"), common("eps"), rate("weight_decay"), common("momentum")
-        ),
-    }
-    dynamics = builders[kind]()
-    without = [name for name, group in groups.items() if kind is torch.optim.SGD and group["momentum"] == 0]
-    return dynamics, _state(optimizer, parameters, dynamics, _SLOTS[kind], without)
+    params: Tree
+    memory: Tree = ()
+    step: Any = 0
 
 
-def _state(
-    optimizer: Optimizer, parameters: Named, dynamics: SGD | Adam | RMSprop, slots: tuple[str, ...], without: list[str]
+class InnerOptimizer(Protocol):
+    def init(self, params: Tree) -> State: ...
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """v ← μv + (1−τ)ĝ,  φ ← φ − ηv  (Nesterov: φ ← φ − η(ĝ + μv))  with  ĝ = g + ωφ;  the first step sets v = ĝ.
+
+    Where μ is the number 0, v = ĝ too, as torch.optim has it for a group without momentum.
+    """
+
+    lr: Rate
+    momentum: Rate = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    weight_decay: Rate = 0.0
+
+    def __post_init__(self) -> None:
+        require_rates(lr=self.lr, momentum=self.momentum, dampening=self.dampening, weight_decay=self.weight_decay)
+        if self.nesterov and (not self._remembers or self.dampening):
+            raise MetastepError("nesterov=True needs momentum above 0 and dampening 0, as in torch.optim.SGD.")
+
+    @property
+    def _remembers(self) -> bool:
+        return not (is_number(self.momentum) and self.momentum == 0)
+
+    def init(self, params: Tree) -> State:
+        return State(params)  # as in torch.optim, the first step makes the velocity
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.momentum, self.weight_decay))
+
+    def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
+        """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither.
+
+        Any dynamics may have this; the sweep then stores φ alone. One that does not have it is taken as not linear.
+        """
+        rates = (self.lr, self.momentum, self.weight_decay)  # only a function of (meta, step) can hold θ
+        scheduled = (rate_at(r, meta, state.step + i) for r in rates if callable(r) for i in range(steps))
+        numbers = all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
+        # A subclass with steps of its own says so itself.
+        return numbers and all(getattr(type(self), n) is getattr(SGD, n) for n in ("advance", "_move", "_follow"))
+
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
+        if not all(is_number(rate) for row in rates for rate in row):
+            return self._follow(p, memory, g, rates)
+        # (φ, v, g) enter linearly: follow their unit vectors, and n steps cost what one does.
+        still = [0.0 for _ in memory]
+        units = [(1.0, still, 0.0), (0.0, still, 1.0), *((0.0, [1.0], 0.0) for _ in memory)]
+        columns = [(to_p, *to_v) for to_p, to_v in (self._follow(*unit, rates) for unit in units)]
+        moved, *velocity = self._combine([p, g, *memory], list(zip(*columns, strict=True)))
+        return moved, velocity
+
+    def _combine(self, inputs: Sequence[Tensor], rows: Sequence[Sequence[float]]) -> Sequence[Tensor]:
+        return [_combination(list(zip(inputs, row, strict=True))) for row in rows]
+
+    def _follow(self, p: Any, memory: list[Any], g: Any, rates: "Rates") -> "Moved":
+        for lr, momentum, weight_decay in rates:
+            d = g + weight_decay * p
+            if self._remembers:
+                still = not memory or (is_number(momentum) and momentum == 0)
+                v = d if still else momentum * memory[0] + (1 - self.dampening) * d
+                d, memory = d + momentum * v if self.nesterov else v, [v]
+            p = p - lr * d
+        return p, memory
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m ← β₁m + (1−β₁)ĝ,  v ← β₂v + (1−β₂)ĝ²,  φ ← φ − η m̂ / (√v̂ + ε)  with  ĝ = g + ωφ, or φ decayed apart."""
+
+    lr: Rate = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: Rate = 0.0
+    decoupled_weight_decay: bool = False
+
+    def __post_init__(self) -> None:
+        require_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
+        require_fractions(betas=self.betas)
+
+    def init(self, params: Tree) -> State:
+        return State(params, (zeros_like(params), zeros_like(params)))
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.weight_decay))
+
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
+        (m, v), (b1, b2) = memory, self.betas
+        for i, (lr, weight_decay) in enumerate(rates):
+            p, d = (p - lr * weight_decay * p, g) if self.decoupled_weight_decay else (p, g + weight_decay * p)
+            m = b1 * m + (1 - b1) * d
+            v = b2 * v + (1 - b2) * d * d
+            k = in_precision_of(v, step + i + 1)
+            p = p - lr * (m / (1 - b1**k)) / (root(v / (1 - b2**k)) + self.eps)
+        return p, [m, v]
+
+
+def AdamW(
+    lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: Rate = 1e-2
+) -> Adam:
+    """Adam whose weight decay acts on φ directly, outside the moments."""
+    return Adam(lr, betas, eps, weight_decay, decoupled_weight_decay=True)
+
+
+@dataclass(frozen=True)
+class RMSprop:
+    """v ← αv + (1−α)ĝ²,  b ← μb + ĝ/(√v + ε),  φ ← φ − ηb  with  ĝ = g + ωφ."""
+
+    lr: Rate = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: Rate = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, momentum=self.momentum)
+        require_fractions(alpha=(self.alpha,))
+
+    def init(self, params: Tree) -> State:
+        return State(params, (zeros_like(params), *([zeros_like(params)] if self.momentum else [])))
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.weight_decay))
+
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
+        v, *buffer = memory
+        for lr, weight_decay in rates:
+            d = g + weight_decay * p
+            v = self.alpha * v + (1 - self.alpha) * d * d
+            d = d / (root(v) + self.eps)
+            buffer = [self.momentum * b + d for b in buffer]
+            p = p - lr * (buffer[0] if buffer else d)
+        return p, [v, *buffer]
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A user's own optimizer: `step(params, memory, grad, meta, t) -> (params, memory)`, differentiable in each."""
+
+    step: Callable[[Tree, Tree, Tree, Tree, int], tuple[Tree, Tree]]
+    memory: Callable[[Tree], Tree] = lambda params: ()
+
+    def __post_init__(self) -> None:
+        require_takes(self.step, "the step of a StepFunction", "params, memory, grad, meta, t")
+        require_takes(self.memory, "the memory of a StepFunction", "params", "Give a function of φ.")
+
+    def init(self, params: Tree) -> State:
+        return State(params, require_memory(self.memory(params)))
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        for _ in range(steps):
+            moved = self.step(state.params, state.memory, grad, meta, state.step)
+            state = State(*require_moved(moved, state.params), state.step + 1)
+        return state
+
+
+def is_linear(dynamics: InnerOptimizer, state: State, meta: Tree, steps: int) -> bool:
+    """As its class says, see `SGD.is_linear`; what a wrapper passes on is said of another"""
+    declared = getattr(type(dynamics), "is_linear", None)
+    return declared is not None and bool(declared(dynamics, state, meta, steps))
+
+
+# ---- shared by all of them
+
+Rates = list[tuple[Any, ...]]  # for one parameter: the rates of each step
+Moved = tuple[Any, list[Any]]  # one parameter and its memory
+
+
+def _leaf_by_leaf(
+    move: Callable[..., Moved], state: State, grad: Tree, meta: Tree, steps: int, rates: Sequence[Rate]
 ) -> State:
-    """without: parameters that have no memory in torch.optim, where others have one; here it is there and not used"""
-    stored = {name: optimizer.state.get(p, {}) for name, p in parameters.items()}
-    taken = {name: int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for name, s in stored.items()}
-    steps = {name: taken[name] for name in taken if name not in without} or taken
-    if len(set(steps.values())) > 1:
-        fewest, most = min(steps, key=lambda n: steps[n]), max(steps, key=lambda n: steps[n])
-        raise MetastepError(
-            f"'{fewest}' has taken {how_many(steps[fewest], 'step')} and '{most}' {steps[most]}, but there is one step "
-            "count. Missing gradients must be zeros, not None: fill them before step()."
-        )
-    params = {name: p.detach().clone() for name, p in parameters.items()}
-    fresh = dynamics.init(params)
-    step = next(iter(steps.values()))
-    if step == 0:
-        return fresh
-    stored |= {name: {slots[0]: torch.zeros_like(parameters[name])} for name in without if len(without) < len(stored)}
-    kept = [slot for slot in slots if all(s.get(slot) is not None for s in stored.values())]
-    memory = tuple({name: s[slot].detach().clone() for name, s in stored.items()} for slot in kept)
-    return State(params, memory, step)
+    """Apply `move(p, memory, g, rates of each step, step)` to every parameter; memory is a tuple of such trees."""
+    params, spec = tree_flatten(state.params)
+    memories = [tree_leaves(alike(tree, state.params, "memory")) for tree in state.memory]
+    table = [[rates_of_leaves(rate_at(r, meta, state.step + i), state.params) for r in rates] for i in range(steps)]
+    moved = [
+        move(p, [m[j] for m in memories], g, [tuple(rate[j] for rate in row) for row in table], state.step)
+        for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
+    ]
+    memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
+    after = [kept_in_shape(new, p) for p, (new, _) in zip(params, moved, strict=True)]
+    return State(tree_unflatten(after, spec), memory, state.step + steps)
 
 
-@torch.no_grad()
-def into_optimizer(state: State, optimizer: Optimizer, parameters: Named) -> None:
-    """Write a state back: φ into `parameters`, memory and step count into the optimizer's own state."""
-    slots = _SLOTS[_kind(optimizer)]
-    _groups(optimizer, parameters)
-    require_same(dict(parameters), state.params, "parameters and the state's params")
-    for name, p in parameters.items():
-        p.copy_(state.params[name])
-        stored = optimizer.state[p]
-        for slot, tree in zip(slots, state.memory, strict=False):
-            stored[slot] = tree[name].detach().clone()
-        if slots[0] != "momentum_buffer":
-            stored["step"] = torch.tensor(float(state.step))
+def _combination(terms: list[tuple[Tensor, float]]) -> Tensor:
+    """Σ coefficient · tensor, in one pass for each term"""
+    (tensor, coefficient), *rest = terms
+    total = tensor if coefficient == 1 else coefficient * tensor
+    for tensor, coefficient in rest:
+        total = torch.add(total, tensor, alpha=coefficient)
+    return total
 
 
-def _kind(optimizer: Optimizer) -> type[Optimizer]:
-    own = not inspect.unwrap(type(optimizer).step).__module__.startswith("torch.optim.")  # a subclass with other steps
-    for kind in _SLOTS:
-        if isinstance(optimizer, kind) and not own:
-            return kind
-    raise MetastepError(
-        f"{type(optimizer).__name__} has no dynamics here, only SGD, Adam, AdamW and RMSprop of torch.optim. "
-        "Write its update as a function and wrap it in metastep.StepFunction."
-    )
+def in_precision_of(v: Tensor, step: Any) -> Any:
+    """A count of steps; of a whole number in a tensor, powers would be float32"""
+    return step.to(v.dtype) if isinstance(step, Tensor) else step
 
 
-def _groups(optimizer: Optimizer, parameters: Named) -> dict[str, dict[str, Any]]:
-    if not isinstance(parameters, Mapping):
-        raise MetastepError(
-            f"parameters is a {type(parameters).__name__}: they go by name, as in dict(module.named_parameters())."
-        )
-    by_id = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    if missing := [name for name, p in parameters.items() if id(p) not in by_id]:
-        raise MetastepError(f"the optimizer does not hold '{missing[0]}': give it the same parameters.")
-    return {name: by_id[id(p)] for name, p in parameters.items()}
+def root(v: Tensor) -> Tensor:
+    """√v with slope 0 at v = 0, where the true slope is infinite and would make every meta-gradient NaN"""
+    positive = v > 0
+    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)

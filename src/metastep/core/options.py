@@ -20,7 +20,7 @@ from torch import Tensor
 
 from metastep.core.noise import is_recorded
 from metastep.core.trees import is_number, tree_leaves
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, did_you_mean
 
 REQUIRED = MISSING  # the default of an option that has none
 
@@ -101,6 +101,63 @@ def require_options(instance: Any) -> None:
     hints = _hints(type(instance))
     for field in fields(instance):
         _require(getattr(instance, field.name), hints[field.name], f"{type(instance).__name__}: {field.name}")
+
+
+def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse options that a class does not have, and missing ones, by name; for `__new__` of a dataclass.
+
+    Args:
+        cls: The dataclass that is called.
+        args: Its positional arguments.
+        options: Its arguments by name.
+
+    Raises:
+        MetastepError: One is missing or unknown, or there are too many.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MultiStep(windw=4)
+        Traceback (most recent call last):
+        metastep.errors.MetastepError: MultiStep has no option 'windw'. Did you mean 'window'? ...
+    """
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    known = list(signature.parameters)[1:]
+    named = f"Its options: {', '.join(known)}." if known else "It has none."
+    for name in options:
+        if name not in known:
+            rate = " The learning rate belongs to the inner optimizer: ms.SGD(lr=0.1)." if name == "lr" else ""
+            raise MetastepError(f"{cls.__name__} has no option {name!r}.{did_you_mean(name, known) or rate} {named}")
+    try:
+        signature.bind(None, *args, **options)
+    except TypeError as error:
+        raise MetastepError(f"{cls.__name__}: {error}. {named}") from None
+
+
+def written(instance: Any) -> str:
+    """Return how a dataclass is written in code, without the options that have their default.
+
+    Args:
+        instance: The dataclass.
+
+    Returns:
+        Such as "MultiStep(window=4)". Functions and classes are written by their names.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MultiStep(window=4)
+        MultiStep(window=4)
+    """
+    given = [(field.name, getattr(instance, field.name), field.default) for field in fields(instance)]
+    told = [f"{name}={_word(value)}" for name, value, default in given if not _is_default(value, default)]
+    return f"{type(instance).__name__}({', '.join(told)})"
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (not isinstance(value, Tensor) and type(value) is type(default) and value == default)
+
+
+def _word(value: Any) -> str:
+    return value.__name__ if inspect.isroutine(value) or isinstance(value, type) else repr(value)
 
 
 def require_number(value: Any, bound: Bound, name: str) -> None:

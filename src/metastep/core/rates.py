@@ -29,8 +29,8 @@ def require_rates(**rates: Rate) -> None:
         for leaf in [] if callable(rate) else tree_leaves(rate):
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 raise MetastepError(
-                    f"{name} requires grad, but a tensor given as a rate is a constant. Where it is learned, put it "
-                    'into meta and give a function of it, such as lambda meta, step: meta["lr"]; else detach it.'
+                    f"{name} requires grad, but a tensor given as a rate is a constant. To learn it, put it into meta "
+                    'and give a function, such as lambda meta, step: meta["lr"]. Otherwise detach it.'
                 )
             if not _is_rate(leaf):
                 raise MetastepError(
@@ -68,8 +68,8 @@ def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
         )
         raise MetastepError(
             f"a tree of rates does not match the parameters: {found}. "
-            "Give one number for all parameters, or a tree with one entry for each. Where only a head is adapted, "
-            "learned rates are those of with_rates(params, lr, head=head)."
+            "Give one number for all parameters, or a tree with one entry for each. If only a head is adapted, make "
+            "learned rates with ms.problems.with_rates(params, lr, head=head)."
         )
     return own
 
@@ -78,7 +78,7 @@ def at_step(rates: Tensor, step: Any) -> Tensor:
     """Of rates for each step, those of one; steps are counted from 0, by a tensor if an optimizer's memory goes on"""
     if isinstance(step, int) and not (rates.dim() and step < len(rates)):
         raise MetastepError(
-            f"rates {tuple(rates.shape)} for step {step}, counted from 0: there must be one for each inner step. Make "
-            "meta with with_rates(params, lr, steps), where steps is the number of them all."
+            f"rates {tuple(rates.shape)} for step {step}, counted from 0: each inner step needs one. Make meta with "
+            "gradient.init(net), where gradient has as many steps, or with ms.problems.with_rates(params, lr, steps)."
         )
     return rates[step]

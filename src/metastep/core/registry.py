@@ -52,10 +52,10 @@ def register(kind: str, name: str) -> Callable[[T], T]:
         ... class SignSGD:
         ...     lr: float = 1e-3
         ...     def init(self, params):
-        ...         return ms.State(params)
+        ...         return ms.optimizers.State(params)
         ...     def advance(self, state, grad, meta, steps):
         ...         moved = {name: p - steps * self.lr * grad[name].sign() for name, p in state.params.items()}
-        ...         return ms.State(moved, step=state.step + steps)
+        ...         return ms.optimizers.State(moved, step=state.step + steps)
     """
     table = _table(kind)
 

@@ -1,27 +1,57 @@
-"""Linear systems with a matrix known only by its products: Hx = b."""
+"""Solve Hx = b for a matrix H that is known only by its products."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from metastep.core.trees import Tree, add, add_scaled, dot, scale, zeros_like
-from metastep.errors import require_positive
+from metastep.core.options import Bound, require_options, written
+from metastep.core.registry import register
+from metastep.core.trees import Tree, add, add_scaled, dot, scale, subtract, zeros_like
 
-Solver = Callable[[Callable[[Tree], Tree], Tree], Tree]  # (v ↦ Hv, b) -> x with Hx ≈ b
+__all__ = ["ConjugateGradient", "Neumann", "Solver"]
+
+# (v ↦ Hv, b) -> x with Hx ≈ b. One that can continue from an earlier solution also takes `start`.
+Solver = Callable[..., Tree]
 
 
-@dataclass(frozen=True)
+@register("solver", "conjugate_gradient")
+@dataclass(frozen=True, repr=False)
 class ConjugateGradient:
-    """Stops when the residual is at rounding level, or when pᵀHp ≤ 0: the quadratic has no minimum along p."""
+    """Solve by conjugate gradients.
 
-    steps: int
-    dot: Callable[[Tree, Tree], Tensor] = dot  # of several systems in one tree, a column with one number for each
+    A system stops when its residual is at rounding level, or when pᵀHp ≤ 0: then the quadratic has no minimum along p.
 
-    def __call__(self, matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
-        x, r, p, rr = zeros_like(b), b, b, self.dot(b, b)
-        goes_on, least = rr > 0, torch.finfo(rr.dtype).eps ** 2 * rr
+    Args:
+        steps: Products with H at most.
+        dot: The inner product. For several systems in one tree it gives a column with one number for each.
+
+    Raises:
+        MetastepError: `steps` is not a whole number above 0.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> solve = ms.solvers.ConjugateGradient(steps=2)
+        >>> print(solve(lambda v: 2 * v, torch.tensor([2.0, 4.0])))
+        tensor([1., 2.])
+    """
+
+    steps: Annotated[int, Bound(ge=1)] = 5
+    dot: Callable[[Tree, Tree], Tensor] = dot
+
+    def __post_init__(self) -> None:
+        require_options(self)
+
+    def __repr__(self) -> str:
+        return written(self)
+
+    def __call__(self, matvec: Callable[[Tree], Tree], b: Tree, start: Tree = None) -> Tree:
+        x, r = (zeros_like(b), b) if start is None else (start, subtract(b, matvec(start)))
+        p, rr = r, self.dot(r, r)
+        goes_on, least = rr > 0, torch.finfo(rr.dtype).eps ** 2 * (rr if start is None else self.dot(b, b))
         for _ in range(self.steps):
             hp = matvec(p)
             bend = self.dot(p, hp)
@@ -33,23 +63,39 @@ class ConjugateGradient:
         return x
 
 
-def conjugate_gradient(steps: int = 5) -> ConjugateGradient:
-    require_positive(steps=steps)
-    return ConjugateGradient(steps)
+@register("solver", "neumann")
+@dataclass(frozen=True)
+class Neumann:
+    """Solve by the Neumann series H⁻¹ ≈ rate · Σ_{i ≤ steps} (I − rate·H)ⁱ.
 
+    Args:
+        steps: Products with H.
+        rate: The step length. The series converges if it is below 2/‖H‖.
 
-def neumann(steps: int, rate: float) -> Solver:
-    """H⁻¹ ≈ rate · Σ_{i ≤ steps} (I − rate·H)ⁱ, for rate < 2/‖H‖"""
-    require_positive(steps=steps, rate=rate)
+    Raises:
+        MetastepError: `steps` or `rate` is not above 0.
 
-    def solve(matvec: Callable[[Tree], Tree], b: Tree) -> Tree:
-        term = total = b
-        for _ in range(steps):
-            term = add_scaled(term, -rate, matvec(term))
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> solve = ms.solvers.Neumann(steps=20, rate=0.4)
+        >>> print(solve(lambda v: 2 * v, torch.tensor([2.0, 4.0])))
+        tensor([1.0000, 2.0000])
+    """
+
+    steps: Annotated[int, Bound(ge=1)]
+    rate: Annotated[float, Bound(gt=0)]
+
+    def __post_init__(self) -> None:
+        require_options(self)
+
+    def __call__(self, matvec: Callable[[Tree], Tree], b: Tree, start: Tree = None) -> Tree:
+        term = total = b if start is None else subtract(b, matvec(start))
+        for _ in range(self.steps):
+            term = add_scaled(term, -self.rate, matvec(term))
             total = add(total, term)
-        return scale(rate, total)
-
-    return solve
+        found = scale(self.rate, total)
+        return found if start is None else add(start, found)
 
 
 def _ratio(a: Tensor, b: Tensor, where: Tensor) -> Tensor:

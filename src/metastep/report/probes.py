@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from metastep.core.compare import gradient_difference
 from metastep.core.counting import counting
-from metastep.core.diagnostics import gradient_difference
 from metastep.core.problems import accuracy, params_of
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
 from metastep.data.images import ImageSet
-from metastep.train.fewshot.building import build
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler, read_split
@@ -74,12 +74,12 @@ def sampler_of(learner: Learner, images: ImageSet, episodes: Episodes) -> Sample
 
 def follow(learner: Learner, images: ImageSet) -> tuple[int, int, Tensor]:
     """Gradients and second-order products of one task in training, and how gradients change along its inner loop"""
-    estimator = build(learner.config, learner.net).estimator
+    estimator = gradient_of(learner.config, learner.net).estimator
     sampler = sampler_of(learner, images, learner.config.train_episodes)
     with counting() as counts:
         estimator(learner.meta, map_tree(lambda x: x[0], sampler(0, 1)))
     loop = estimator.loop
-    along = gradient_difference(loop.problem, loop.dynamics, sum(loop.lengths))
+    along = gradient_difference(loop.problem, loop.inner, sum(loop.lengths))
     parts = [along(learner.meta, sampler(0, 4, first)) for first in range(0, TASKS, 4)]
     return counts.gradients, counts.products, torch.cat(parts).double().cpu()
 

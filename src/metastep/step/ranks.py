@@ -5,7 +5,7 @@ Every rank holds the same parameters and makes the same step with them; the firs
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from metastep.core.trees import Tree, joined, parted
+from metastep.core.trees import Tree, joined, parted, tree_flatten, tree_unflatten
 from metastep.errors import MetastepError, how_many
 
 TIMEOUT = timedelta(minutes=5)  # a rank that is silent for so long is taken for dead
@@ -56,6 +57,29 @@ class Ranks:
             dist.all_reduce(flat)
         return parted(flat, tree)
 
+    def mean(self, tree: Tree, weight: float) -> Tree:
+        """The mean of a tree of tensors over ranks, of which each counts by its weight, in one message a precision"""
+        if self.count == 1:
+            return tree
+        leaves, spec = tree_flatten(tree)
+        found: list[Tensor | None] = [None] * len(leaves)
+        for dtype in {leaf.dtype for leaf in leaves}:
+            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+            parts = [torch.view_as_real(leaves[i]) if dtype.is_complex else leaves[i] for i in places]
+            message = weight * joined([*parts, parts[0].new_ones(1)])
+            with _explained():
+                dist.all_reduce(message)
+            whole = parted(message[:-1] / message[-1], parts)
+            for i, part in zip(places, whole, strict=True):
+                found[i] = torch.view_as_complex(part) if dtype.is_complex else part
+        return tree_unflatten(found, spec)
+
+    def alike(self, leaves: Sequence[Tensor]) -> None:
+        """Give every rank the tensors of the first one"""
+        for leaf in leaves if self.count > 1 else []:
+            with _explained(), torch.no_grad():
+                dist.broadcast(leaf.data, src=0)
+
     def from_first(self, make: Callable[[], T]) -> T:
         """What `make` gives on the first rank, on every rank; and its error, if it has one"""
         if self.count == 1:
@@ -76,6 +100,16 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+def current_ranks(device: torch.device) -> Ranks:
+    """The ranks that torchrun started, which are connected if nobody has done so; or this process alone."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if not dist.is_available() or (count == 1 and not dist.is_initialized()):
+        return ALONE
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from torch.func import functional_call
 from metastep.core.windows import window_lengths
 from study.bench.cases import inner_of
 from study.bench.implementations.task_by_task import Batch, averaged, loss
-from study.bench.workload import MetaGradient, Workload, by_gradient
+from study.bench.workload import BatchGradient, Workload, by_gradient
 
 
-def meta_gradient(work: Workload) -> MetaGradient:
+def meta_gradient(work: Workload) -> BatchGradient:
     return averaged(work, partial(task_gradient, work))
 
 

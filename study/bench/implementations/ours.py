@@ -1,18 +1,17 @@
-"""metastep itself: what training does, and beside it vmap and a loop."""
+"""metastep itself: what training does, and beside it the same meta-gradient by autograd, mapped or one by one."""
 
-from itertools import count
+from collections.abc import Callable
 from typing import Literal
 
 import torch
+from torch.nn.functional import cross_entropy
 
-from metastep.core import methods
-from metastep.core.estimators import Estimator
 from metastep.core.problems import few_shot
-from metastep.core.tasks import over_tasks, task_count
-from metastep.core.trees import add, map_tree, scale
-from metastep.core.windows import Task
 from metastep.data.images import ImageSet
+from metastep.step.gradient import MetaGradient
+from metastep.step.mapped import mapped
 from metastep.step.ranks import ALONE
+from metastep.train.fewshot.building import method_of
 from metastep.train.fewshot.config import (
     DataConfig,
     InnerConfig,
@@ -22,27 +21,21 @@ from metastep.train.fewshot.config import (
     TrainConfig,
     ValidationConfig,
 )
-from metastep.train.fewshot.parts import prepare
-from metastep.train.fewshot.stepping import Stepper, stepper
-from metastep.train.stop import Stop
+from metastep.train.fewshot.parts import meta_step, prepare
 from study.bench.cases import SETTINGS, Case, inner_of
-from study.bench.workload import OUTER_RATE, PRECISIONS, MetaGradient, Step, Workload, by_gradient, pictures
+from study.bench.workload import OUTER_RATE, PRECISIONS, BatchGradient, Step, Workload, by_gradient, pictures
 
 Mode = Literal["trained", "vmap", "looped"]
-NAMES = {"first_order": "fo_maml"}  # where the files of results have another name than `metastep.core.methods`
+NAMES = {"first_order": "fo_maml"}  # where the files of results have another name than the registry of methods
 
 
 def step(case: Case, device: torch.device, mode: Mode = "trained") -> Step:
-    """One meta-iteration.
+    """Return one meta-iteration.
 
-    trained: as `metastep train` makes it. vmap: `over_tasks`, mapped over `case.chunk` tasks at a time.
-    looped: one task after the other, without vmap.
+    trained: the `MetaStep` of `metastep train`. vmap: autograd, mapped over `case.chunk` tasks at a time.
+    looped: autograd, one task after the other without vmap.
     """
-    return (
-        Trained(case, device)
-        if mode == "trained"
-        else by_gradient(looped if mode == "looped" else mapped)(case, device)
-    )
+    return Trained(case, device) if mode == "trained" else by_gradient(BY_AUTOGRAD[mode])(case, device)
 
 
 class Trained:
@@ -52,25 +45,24 @@ class Trained:
         images, config = pictures(case, device), config_of(case, device)
         classes = tuple(str(i) for i in range(len(images)))
         parts = prepare(config, ImageSet(images, classes, classes), None, ALONE)
-        self._step: Stepper = stepper(config, parts, ALONE, done=0)
-        self._numbers, self._stop = count(), Stop()
+        self._step = meta_step(config, parts, ALONE, done=0)
 
     @property
     def path(self) -> str:
         return self._step.path
 
     def __call__(self) -> None:
-        self._step(next(self._numbers), self._stop)
+        self._step()
 
 
 def config_of(case: Case, device: torch.device) -> TrainConfig:
     setting, inner = SETTINGS[case.setting], inner_of(case)
-    shape, window = setting.episodes, case.window if case.window > 1 else None
+    shape = setting.episodes
     return TrainConfig(
         DataConfig(ways=shape.ways, shots=shape.shots, queries=shape.queries),
         NetConfig(setting.net, setting.filters, channels=setting.channels, size=setting.size),
         InnerConfig("sgd", inner.lr, case.steps, momentum=inner.momentum, weight_decay=inner.weight_decay),
-        MethodConfig(NAMES.get(case.method, case.method), window),  # type: ignore[arg-type]
+        method_config(case),
         OuterConfig(lr=OUTER_RATE, tasks=case.tasks),
         validation=ValidationConfig(every=0),
         precision=PRECISIONS[case.precision],
@@ -80,28 +72,30 @@ def config_of(case: Case, device: torch.device) -> TrainConfig:
     )
 
 
-def mapped(work: Workload) -> MetaGradient:
-    estimate = over_tasks(estimator_of(work), work.case.chunk, check_finite=False)  # looking would wait for a GPU
-    return lambda tasks: estimate(work.meta, tasks).grad
+def method_config(case: Case) -> MethodConfig:
+    return MethodConfig(NAMES.get(case.method, case.method), case.window if case.window > 1 else None)  # type: ignore[arg-type]
 
 
-def looped(work: Workload) -> MetaGradient:
-    estimate = estimator_of(work)
-
-    def gradient(tasks: Task) -> dict[str, torch.Tensor]:
-        number = task_count(tasks)
-        total = estimate(work.meta, map_tree(lambda x: x[0], tasks)).grad
-        for i in range(1, number):
-            total = add(total, estimate(work.meta, map_tree(lambda x, i=i: x[i], tasks)).grad)
-        return scale(1 / number, total)  # type: ignore[no-any-return]
-
-    return gradient
+def vmapped(work: Workload) -> BatchGradient:
+    return by_autograd(work, work.case.chunk)
 
 
-def estimator_of(work: Workload) -> Estimator:
+def looped(work: Workload) -> BatchGradient:
+    return by_autograd(work, 1)
+
+
+BY_AUTOGRAD: dict[str, Callable[[Workload], BatchGradient]] = {"vmap": vmapped, "looped": looped}
+
+
+def by_autograd(work: Workload, chunk_size: int | None) -> BatchGradient:
+    """Return the mean meta-gradient by autograd. Calling a `MetaGradient` would choose hand-written derivatives."""
+    gradient = gradient_of(work)
+    estimate = mapped(gradient.method, gradient.loop, chunk_size)
+    return lambda tasks: estimate(work.meta, tasks, None).grad
+
+
+def gradient_of(work: Workload) -> MetaGradient:
     case = work.case
-    method = getattr(methods, NAMES.get(case.method, case.method))
-    options = {"window": case.window} if case.window > 1 else {}
-    problem = few_shot(work.net, torch.nn.functional.cross_entropy)
-    estimator: Estimator = method(problem, inner_of(case), case.steps, **options)
-    return estimator
+    return MetaGradient(
+        few_shot(work.net, cross_entropy), method_of(method_config(case)), inner_of(case), steps=case.steps
+    )

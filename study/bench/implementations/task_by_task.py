@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from metastep.core.windows import Task
-from study.bench.workload import Gradients, MetaGradient, Workload
+from study.bench.workload import BatchGradient, Gradients, Workload
 
 Batch = tuple[Tensor, Tensor]
 TaskGradient = Callable[[Batch, Batch], tuple[Tensor, ...]]  # (support, query) -> in the order of the net's parameters
 
 
-def averaged(work: Workload, of_task: TaskGradient) -> MetaGradient:
+def averaged(work: Workload, of_task: TaskGradient) -> BatchGradient:
     """The mean over tasks; each task's graph is let go of before the next begins"""
 
     def gradient(tasks: Task) -> Gradients:

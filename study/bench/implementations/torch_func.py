@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 from metastep.core.trees import map_tree
 from metastep.core.windows import Task, window_lengths
 from study.bench.cases import inner_of
-from study.bench.workload import Gradients, MetaGradient, Workload, by_gradient
+from study.bench.workload import BatchGradient, Gradients, Workload, by_gradient
 
 
-def meta_gradient(work: Workload) -> MetaGradient:
+def meta_gradient(work: Workload) -> BatchGradient:
     case = work.case
     of_task = first_order(work) if case.method == "first_order" else grad(unrolled(work))
     mapped = vmap(of_task, in_dims=(None, 0), chunk_size=case.chunk)

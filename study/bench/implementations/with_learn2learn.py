@@ -8,10 +8,10 @@ from torch import Tensor
 
 from study.bench.cases import inner_of
 from study.bench.implementations.task_by_task import Batch, averaged, loss
-from study.bench.workload import MetaGradient, Workload, by_gradient
+from study.bench.workload import BatchGradient, Workload, by_gradient
 
 
-def meta_gradient(work: Workload) -> MetaGradient:
+def meta_gradient(work: Workload) -> BatchGradient:
     first_order = work.case.method == "first_order"
     maml = learn2learn.algorithms.MAML(work.net, inner_of(work.case).lr, first_order=first_order)
     return averaged(work, partial(task_gradient, work, maml))

@@ -1,6 +1,5 @@
 """Derivatives by hand equal those of autograd, for one product and for whole methods."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,12 +8,18 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
+from metastep.core.estimators import first_order
+from metastep.core.method import Method
+from metastep.core.optimizers import InnerOptimizer
 from metastep.core.trees import map_tree
+from metastep.core.windows import inner_loop
 from metastep.nets.conv4 import Conv4
 from metastep.step.chain import plain, problem
 from metastep.step.chain.algebra import differentiate
 from metastep.step.chain.chain import chain_of
 from metastep.step.chain.problem import fused_over_tasks, fused_problem, tasks_at_a_time
+from metastep.step.chain.serving import compares_with_theta
+from metastep.step.mapped import mapped
 from tests.step.chain.helpers import NETS, Net, close
 
 
@@ -72,7 +77,7 @@ def test_the_product_is_the_slope_of_the_gradient() -> None:
     close(differentiate(plain, chain, flat, last, y, flat_t)[1], (ahead - behind) / (2 * h), 1e-5)
 
 
-DYNAMICS: dict[str, ms.Dynamics] = {
+DYNAMICS: dict[str, InnerOptimizer] = {
     "sgd": ms.SGD(0.1),
     "momentum": ms.SGD(0.05, momentum=0.9, weight_decay=1e-2),
     "dampened": ms.SGD(0.05, momentum=0.9, dampening=0.3),
@@ -82,24 +87,24 @@ DYNAMICS: dict[str, ms.Dynamics] = {
     "adamw": ms.AdamW(0.02, eps=1e-4),
     "rmsprop": ms.RMSprop(0.01, alpha=0.9, eps=1e-4, momentum=0.5),
 }
-METHODS: dict[str, Callable[..., ms.Estimator]] = {
-    "maml": lambda problem, dynamics: ms.maml(problem, dynamics, 3),
-    "multi_step": lambda problem, dynamics: ms.multi_step(problem, dynamics, 5, 2),
-    "truncated": lambda problem, dynamics: ms.truncated(problem, dynamics, 4, depth=2),
-    "fo_maml": lambda problem, dynamics: ms.fo_maml(problem, dynamics, 3, window=2),
-    "reptile": lambda problem, dynamics: ms.reptile(problem, dynamics, 3),
+METHODS: dict[str, tuple[Method, int]] = {
+    "maml": (ms.MAML(), 3),
+    "multi_step": (ms.MultiStep(window=2), 5),
+    "truncated": (ms.methods.Truncated(depth=2), 4),
+    "fo_maml": (ms.FOMAML(window=2), 3),
+    "reptile": (ms.Reptile(), 3),
 }
 
 
-def both(net: Net, method: str, dynamics: ms.Dynamics, chunk: int | None = None) -> tuple[ms.Estimate, ms.Estimate]:
+def both(net: Net, name: str, dynamics: InnerOptimizer, chunk: int | None = None) -> tuple[ms.Estimate, ms.Estimate]:
     """By hand, and by vmap and autograd"""
-    module, tasks = net.build(), net.tasks()
-    chain, meta = chain_of(module, net.size), ms.parameters_of(module)
-    by_hand = METHODS[method](fused_problem(chain, plain), dynamics)
-    mapped = METHODS[method](ms.few_shot(module, cross_entropy, {"accuracy": ms.accuracy}), dynamics)
+    module, tasks, (method, steps) = net.build(), net.tasks(), METHODS[name]
+    chain, meta = chain_of(module, net.size), ms.parameters(module)
+    by_hand = method.estimator(method.loop(fused_problem(chain, plain), dynamics, steps))
+    problem = ms.few_shot(module, cross_entropy, {"accuracy": ms.accuracy})
     return (
-        fused_over_tasks(chain, by_hand, chunk, apart=method == "reptile")(meta, tasks),
-        ms.over_tasks(mapped)(meta, tasks),
+        fused_over_tasks(chain, by_hand, chunk, apart=compares_with_theta(method))(meta, tasks),
+        mapped(method, method.loop(problem, dynamics, steps), None)(meta, tasks),
     )
 
 
@@ -145,6 +150,6 @@ def test_what_a_cache_does_not_hold_is_computed_in_parts(method: str, monkeypatc
 def test_other_pictures_than_prepared_for_are_refused() -> None:
     module = Net().build()
     chain = chain_of(module, 8)
-    estimate = fused_over_tasks(chain, ms.fo_maml(fused_problem(chain, plain), ms.SGD(0.1), 1))
+    estimate = fused_over_tasks(chain, first_order(inner_loop(fused_problem(chain, plain), ms.SGD(0.1), 1)))
     with pytest.raises(ms.MetastepError, match=r"pictures \(1, 9, 9\) for a net that was prepared for \(1, 8, 8\)"):
-        estimate(ms.parameters_of(module), Net(size=9).tasks())
+        estimate(ms.parameters(module), Net(size=9).tasks())

@@ -19,7 +19,7 @@ from tests.step.chain.helpers import NETS, Net
 def test_parameters_go_into_one_vector_and_back(net: Net) -> None:
     module = net.build()
     chain = chain_of(module, net.size)
-    params = {name: p.detach() for name, p in ms.parameters_of(module).items()}
+    params = {name: p.detach() for name, p in ms.parameters(module).items()}
     flat = chain.to_flat(params)
     assert flat.shape == (chain.length,)
     assert [block.seen_size for block in chain.blocks] == net.sizes[1:]

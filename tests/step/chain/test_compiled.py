@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import metastep as ms
+from metastep.core.optimizers import State
 from metastep.core.trees import hollow_like
 from metastep.step.chain.algebra import differentiate
 from metastep.step.chain.chain import chain_of
-from metastep.step.paths import in_one_pass
+from metastep.step.chain.serving import in_one_pass
 from tests.step.chain.helpers import Net
 
 pytest.importorskip("triton")
@@ -109,7 +110,7 @@ def test_optimizers(kernels: dict[str, Compiled], optimizer: ms.SGD | ms.Adam) -
     fused = in_one_pass(optimizer)
 
     def moved(p: Tensor, g: Tensor) -> Tensor:
-        return fused.advance(ms.State(p, fused.init(p).memory, torch.tensor(2.0, dtype=torch.float64)), g, (), 4).params
+        return fused.advance(State(p, fused.init(p).memory, torch.tensor(2.0, dtype=torch.float64)), g, (), 4).params
 
     for start, cotangent in ((p, p), (p[0].expand(2, -1), hollow_like(p))):
         torch.func.vjp(moved, start, p)[1](cotangent)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,7 +39,8 @@ def test_kernels_equal_plain_operators() -> None:
 
 
 def main() -> None:
-    from metastep import SGD, Adam, conjugate_gradient
+    from metastep import IMAML, MAML, SGD, Adam, MultiStep, Reptile
+    from metastep.core.solvers import ConjugateGradient
     from tests.step.chain.helpers import Net
 
     torch.set_num_threads(1)
@@ -66,11 +66,11 @@ def main() -> None:
     require_fused_sgd()
     require_fused_adam()
     momentum = SGD(0.05, 0.9, weight_decay=1e-4)
-    require_same_sweep(standard, "maml", momentum, 2)
-    require_same_sweep(finn._replace(size=5, filters=(16, 16)), "multi_step", momentum, 4, window=2)
-    require_same_sweep(same, "imaml", SGD(0.1), 2, strength=2.0, solver=conjugate_gradient(2))
-    require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
-    require_same_sweep(same, "reptile", Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2, carried=True)
+    require_same_sweep(standard, MAML(), momentum, 2)
+    require_same_sweep(finn._replace(size=5, filters=(16, 16)), MultiStep(window=2), momentum, 4)
+    require_same_sweep(same, IMAML(strength=2.0, solver=ConjugateGradient(2)), SGD(0.1), 2)
+    require_same_sweep(same, Reptile(), Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
+    require_same_sweep(same, Reptile(keep_memory=True), Adam(1e-3, betas=(0.0, 0.999), eps=1e-3), 2)
 
 
 def require_same(net: "Net", tiles: "Tiles | None" = None, flat_patches: int = 1) -> None:  # type: ignore[name-defined]  # noqa: F821
@@ -126,7 +126,7 @@ def sums_joined_by(number: int) -> Iterator[None]:
     launch.FEW = statistics.FEW = few
 
 
-def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **options: Any) -> None:  # type: ignore[name-defined]  # noqa: F821
+def require_same_sweep(net: "Net", method: "Method", inner: "InnerOptimizer", steps: int) -> None:  # type: ignore[name-defined]  # noqa: F821
     """Whole meta-gradients: the first window starts from one θ for all tasks, the others from φ of each"""
     import metastep as ms
     from metastep.core.trees import map_tree, norm, subtract
@@ -134,21 +134,23 @@ def require_same_sweep(net: "Net", name: str, dynamics: object, steps: int, **op
     from metastep.step.chain.algebra import Operators
     from metastep.step.chain.chain import chain_of
     from metastep.step.chain.launch import TritonOperators
-    from metastep.step.paths import Asked, by_hand
+    from metastep.step.chain.serving import Asked, Served
 
     module, tasks = net.build(), net.tasks(number=2)
-    chain, meta = chain_of(module, net.size), {name: p.detach() for name, p in module.named_parameters()}
-    meta = ms.with_memory(meta, dynamics) if options.get("carried") else meta  # type: ignore[arg-type]
-    asked = Asked(module, getattr(ms, name), dynamics, steps, net.size, options)  # type: ignore[arg-type]
+    problem = ms.few_shot(module, torch.nn.functional.cross_entropy)
+    meta = ms.MetaGradient(problem, method, inner, steps=steps).init(
+        {n: p.detach() for n, p in ms.parameters(module).items()}
+    )
+    asked, chain = Asked(problem.made_of, method, inner, steps, None, False), chain_of(module, net.size)
 
     def meta_gradient(operators: Operators, meta: object, tasks: object) -> object:
-        return by_hand(asked, None, None, chain, operators, "")(meta, tasks).grad  # type: ignore[arg-type]
+        return Served(asked, chain, operators, "").estimate(None)(meta, tasks).grad
 
     # labels that lie otherwise in memory than kernels read them
     single = map_tree(lambda p: p.float(), meta), ms.Task(*((x.float(), y.t().contiguous().t()) for x, y in tasks))
     expected = meta_gradient(plain, meta, tasks)  # type: ignore[arg-type]
     found = meta_gradient(TritonOperators("ieee", tiles_of(128)), *single)
-    assert norm(subtract(found, expected)) < TOLERANCE * norm(expected), name
+    assert norm(subtract(found, expected)) < TOLERANCE * norm(expected), method
 
 
 def require_added() -> None:
@@ -165,7 +167,8 @@ def require_added() -> None:
 
 
 def require_fused_sgd() -> None:
-    from metastep import SGD, State
+    from metastep import SGD
+    from metastep.core.optimizers import State
     from metastep.step.chain.sgd import FusedSGD
 
     for options in ({}, {"nesterov": True}, {"weight_decay": 0.1}):
@@ -186,7 +189,7 @@ def require_fused_sgd() -> None:
 
 def pulled_through_hollow(dynamics: "SGD", p: torch.Tensor, cotangent: torch.Tensor) -> object:  # type: ignore[name-defined]  # noqa: F821
     """Where only the pullback is wanted, and nothing was asked of the last velocity"""
-    from metastep.core.dynamics import State
+    from metastep.core.optimizers import State
     from metastep.core.trees import hollow_like
 
     def moved(p: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,8 +201,8 @@ def pulled_through_hollow(dynamics: "SGD", p: torch.Tensor, cotangent: torch.Ten
 
 def require_fused_adam() -> None:
     from metastep import Adam, AdamW
-    from metastep.core.dynamics import State
-    from metastep.step.paths import in_one_pass
+    from metastep.core.optimizers import State
+    from metastep.step.chain.serving import in_one_pass
 
     torch.manual_seed(0)
     p, m, g = torch.randn(3, 2, 700, dtype=torch.float64)

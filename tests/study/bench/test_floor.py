@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch.func import functional_call, grad, jvp
 from torch.utils.flop_counter import FlopCounterMode
 
-import metastep as ms
+from metastep.core.counting import counting
 from metastep.core.trees import map_tree
 from study.bench.cases import METHODS, SETTINGS, STANDARD, Case
 from study.bench.floor import H200, NUMBER, floor, layers, parameters, passes, total
-from study.bench.implementations.ours import estimator_of
+from study.bench.implementations.ours import gradient_of
 from study.bench.workload import net_of, workload
 from tests.study.bench.helpers import CPU, tiny_case
 
@@ -92,8 +92,8 @@ def test_passes_are_those_of_the_estimator(label: str) -> None:
     case: Case = tiny_case(method=method, window=window, steps=8)
     work = workload(case, CPU)
     task = map_tree(lambda x: x[0], work.episodes(0))
-    with ms.counting() as counts:
-        estimator_of(work)(work.meta, task)
+    with counting() as counts:
+        gradient_of(work).estimator(work.meta, task)
     going = passes(method, 8, window)
     assert (counts.gradients, counts.products) == (going.gradients + going.outer_gradient, going.products)
 

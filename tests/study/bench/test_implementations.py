@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from metastep.core.dynamics import SGD
+from metastep.core.optimizers import SGD
 from study.bench import cases
 from study.bench.cases import METHODS, Case
 from study.bench.implementations import IMPLEMENTATIONS, ours
@@ -37,7 +37,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def ours_and(module: str, work: Workload) -> tuple[Gradients, Gradients]:
     tasks = work.episodes(0)
     theirs = import_module(f"study.bench.implementations.{module}").meta_gradient(work)
-    return theirs(tasks), ours.mapped(work)(tasks)
+    return theirs(tasks), ours.vmapped(work)(tasks)
 
 
 @every_setting
@@ -49,16 +49,16 @@ def test_by_hand(module: str, label: str, setting: str) -> None:
 
 @every_setting
 @pytest.mark.parametrize("label", [label for label in METHODS if label not in ("ggs_maml", "es_maml")])
-def test_looped_is_mapped(label: str, setting: str) -> None:
-    work = workload(case_for(label, setting=setting, chunk=1), CPU)
+def test_looped_is_vmapped(label: str, setting: str) -> None:
+    work = workload(case_for(label, setting=setting), CPU)
     tasks = work.episodes(0)
-    assert_same(ours.looped(work)(tasks), ours.mapped(work)(tasks))
+    assert_same(ours.looped(work)(tasks), ours.vmapped(work)(tasks))
 
 
 @pytest.mark.parametrize("label", ["ggs_maml", "es_maml"])  # random: only that they run, in both modes
 def test_random_methods_run(label: str) -> None:
     work = workload(case_for(label), CPU)
-    for gradient in (ours.looped(work), ours.mapped(work)):
+    for gradient in (ours.looped(work), ours.vmapped(work)):
         assert all(torch.isfinite(g).all() for g in gradient(work.episodes(0)).values())
 
 
@@ -89,7 +89,7 @@ def test_jax(label: str, remat: bool, setting: str) -> None:
     with jax.enable_x64(True):
         support, query = ((jax.numpy.asarray(x.movedim(2, -1).numpy()), jax.numpy.asarray(y.numpy())) for x, y in tasks)
         found = jax_maml.meta_gradient(case, remat)(jax_maml.from_torch(work.meta), support, query)
-        assert_same(found, jax_maml.from_torch(ours.mapped(work)(tasks)))
+        assert_same(found, jax_maml.from_torch(ours.vmapped(work)(tasks)))
 
 
 @every_setting
@@ -113,7 +113,7 @@ def test_ours_is_what_training_does(label: str) -> None:
     step()
     by_hand = label in ("maml", "multi_step2", "multi_step4", "multi_step8", "first_order", "reptile", "imaml")
     assert isinstance(step, ours.Trained)
-    assert step.path.startswith("derivatives by hand" if by_hand else "autograd, mapped over 4 tasks")
+    assert step.path.startswith("derivatives by hand" if by_hand else "autograd, 4 tasks at a time")
     assert measure(case_for(label), CPU, 1).path == step.path
 
 

@@ -146,7 +146,7 @@ def test_a_run_that_cannot_go_on_says_why_and_the_next_one_begins(tmp_path: Path
     failures = study.complete(jobs, places=1, budget=None)
     assert list(failures) == [job.name for job in jobs]
     for job, failure in zip(jobs, failures.values(), strict=True):
-        assert failure.startswith("iteration 1: ")
+        assert failure.startswith("update 1: ")
         row = study.row(job, failure)
         assert (row["iterations"], row["curve"], row["loss_after"], row["note"]) == (0, [], None, failure)
 

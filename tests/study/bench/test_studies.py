@@ -9,7 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 from metastep.core.trees import joined, map_tree
+from metastep.core.windows import Task
 from metastep.step.chain.chain import NotAChainError
+from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from study.bench import precision, profile, startup
 from study.bench.cases import INNER, METHODS, SETTINGS, STANDARD, Case
@@ -149,24 +151,31 @@ def test_the_rate_is_the_learners_where_the_pictures_are() -> None:
 GPU = torch.device("cuda")
 
 
+def batch_of(case: Case, config: TrainConfig) -> Task:
+    return precision.sampler(case, config.train_episodes, 0, CPU, "fp32")(0, case.tasks)
+
+
 @pytest.mark.parametrize("kind", ["tf32x3", "bf16"])
 def test_on_a_gpu_a_precision_of_factors_is_that_of_our_kernels(kind: str) -> None:
     """Which way is taken can be asked without a GPU: only calling it needs one"""
     pytest.importorskip("triton", reason="Triton is not installed")
     case = tiny_case(setting=STANDARD)
     config = precision.configured(case, kind, GPU, seed=0)
-    learner = Learner.fresh(config)
-    assert precision.way_to(config, learner, kind, GPU).path == f"derivatives by hand, by Triton kernels ({kind})"
+    learner, batch = Learner.fresh(config), batch_of(case, config)
+    assert (
+        precision.way_to(config, learner, kind, GPU, batch).path == f"derivatives by hand, by Triton kernels ({kind})"
+    )
     assert precision.dtype_of(kind, GPU) == torch.float32  # pictures and parameters are of one type
     small = precision.configured(tiny_case(), kind, GPU, seed=0)
     with pytest.raises(NotAChainError, match="the kernels are for 16"):  # and so it has no row
-        precision.way_to(small, Learner.fresh(small), kind, GPU)
+        precision.way_to(small, Learner.fresh(small), kind, GPU, batch_of(tiny_case(), small))
 
 
 def test_on_a_cpu_bfloat16_is_everything() -> None:
     assert precision.dtype_of("bf16", CPU) == torch.bfloat16
     config = precision.configured(tiny_case(), "bf16", CPU, seed=0)
-    assert not precision.way_to(config, Learner.fresh(config), "bf16", CPU).path.endswith("kernels (bf16)")
+    way = precision.way_to(config, Learner.fresh(config), "bf16", CPU, batch_of(tiny_case(), config))
+    assert not way.path.endswith("kernels (bf16)")
 
 
 # ---- the commands

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from metastep.core.dynamics import SGD
+from metastep.core.optimizers import SGD
 from metastep.data import labelled
 from metastep.data.catalog import data_directory
 from metastep.data.errors import DataError
@@ -48,9 +48,7 @@ def test_a_wrong_step_is_noticed(id: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_product_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        numeric, "multi_step", lambda problem, dynamics, steps, n: numeric.maml(problem, dynamics, steps)
-    )
+    monkeypatch.setattr(numeric, "MultiStep", lambda window: numeric.MAML())
     assert judged("X18").verdict == "not reproduced"
 
 

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from metastep.data.images import ImageSet
 from metastep.errors import MetastepError
+from metastep.step import captured_update, update
 from metastep.step.capture import Captured
 from metastep.step.ranks import run_rank, started_ranks
 from metastep.train.config import from_plain, to_plain
-from metastep.train.fewshot import sampling, stepping
+from metastep.train.fewshot import sampling
 from metastep.train.fewshot.config import (
     DataConfig,
     InnerConfig,
@@ -158,8 +159,8 @@ def main(job: dict[str, Any]) -> None:
     if "stopped_at" in job and os.environ["RANK"] == job["asked_rank"]:
         _stop_at(job["stopped_at"])
     if job.get("as_unit"):
-        stepping.why_step_by_step = lambda parts: None
-        stepping.unit = lambda step, device: Captured(step, again)  # type: ignore[assignment, misc]
+        update.why_not_captured = lambda *of: None
+        captured_update.unit = lambda step, device: Captured(step, again)  # type: ignore[assignment, misc]
     try:
         with started_ranks(False, timedelta(seconds=20)) as ranks:
             if folder.exists():

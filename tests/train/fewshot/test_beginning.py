@@ -14,11 +14,11 @@ from metastep.cli.train import DEFAULT, begun_from
 from metastep.cli.use import open_learner
 from metastep.core.problems import params_of
 from metastep.errors import MetastepError
+from metastep.step.update import EagerUpdate
 from metastep.train.fewshot.beginning import ITERATIONS, require_fitting
 from metastep.train.fewshot.config import DataConfig, MethodConfig, NetConfig, OuterConfig, TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.presets import PRESETS
-from metastep.train.fewshot.stepping import StepByStep
 from metastep.train.fewshot.train import resume, train
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import TINY, tiny
@@ -79,7 +79,7 @@ def test_from_the_first_moment_on_a_run_needs_its_start_no_more(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(StepByStep, "__call__", Mock(side_effect=MetastepError("stopped before the first iteration")))
+        patch.setattr(EagerUpdate, "__call__", Mock(side_effect=MetastepError("stopped before the first iteration")))
         with pytest.raises(MetastepError, match="before the first"):
             train(begun(start), tmp_path / "run")
     before = Learner.load(start).meta

@@ -11,9 +11,9 @@ import metastep as ms
 from metastep.cli.main import app
 from metastep.core.problems import params_of
 from metastep.core.trees import relative_change
-from metastep.train.fewshot.building import build
+from metastep.train.fewshot.building import build_net, gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.comparing import compared, methods_of
+from metastep.train.fewshot.comparing import compared, gradients_of
 from metastep.train.fewshot.config import MethodConfig
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.sampling import Sampler
@@ -25,9 +25,10 @@ DOUBLE = replace(TINY, precision="float64")
 
 def test_windows_are_those_that_the_steps_have_room_for() -> None:
     for steps, windows in ((4, (2, 4)), (5, (2, 4)), ((4, 2, 1, 1), (2, 4, 8)), (1, ())):
-        asked = methods_of(replace(TINY, method=MethodConfig("maml"), inner=replace(TINY.inner, steps=steps)))
-        assert [config.window for config in asked.values()][1:-2] == list(windows)
-        assert {config.inner.steps for config in asked.values()} == {steps if isinstance(steps, int) else sum(steps)}
+        config = replace(TINY, method=MethodConfig("maml"), inner=replace(TINY.inner, steps=steps))
+        asked = gradients_of(config, build_net(config)).values()
+        assert [gradient.method.window for gradient in list(asked)[1:-2]] == list(windows)
+        assert {gradient.steps for gradient in asked} == {steps if isinstance(steps, int) else sum(steps)}
 
 
 @pytest.mark.parametrize(
@@ -36,10 +37,9 @@ def test_windows_are_those_that_the_steps_have_room_for() -> None:
 def test_a_row_is_the_distance_from_the_exact_gradient(method: MethodConfig) -> None:
     learner = fresh(replace(DOUBLE, method=method))
     found = compared(learner, stripes(), 3)
-    theta, problem = params_of(learner.meta), build(replace(DOUBLE, method=MethodConfig("maml")), learner.net).problem
+    theta, gradient = params_of(learner.meta), gradient_of(replace(DOUBLE, method=MethodConfig("maml")), learner.net)
     tasks = Sampler.of(stripes(), DOUBLE.train_episodes, EVALUATION_SEED, "cpu", torch.float64)(0, 3)
-    sgd = ms.SGD(0.1, momentum=0.9)
-    exact, two = (ms.over_tasks(ms.reference(problem, sgd, 4, n))(theta, tasks).grad for n in (1, 2))
+    exact, two = (replace(gradient, method=ms.methods.Reference(n))(theta, tasks).grad for n in (1, 2))
     rows = {row.method: row for row in found.rows}
     assert list(rows) == ["MAML", "Multi-step(2)", "Multi-step(4)", "FO-MAML", "HF-MAML"]
     assert rows["MAML"].relative_error < 1e-12

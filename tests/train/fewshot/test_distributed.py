@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from metastep.errors import MetastepError
 from metastep.step.ranks import Ranks
-from metastep.train.fewshot import sampling, stepping
+from metastep.train.fewshot import sampling
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.train import resume, train
@@ -64,11 +64,13 @@ def test_two_ranks_make_the_run_of_one(config: TrainConfig, as_unit: bool, tmp_p
             assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, abs=1e-5)
 
 
-def test_as_one_unit_ranks_end_together_when_one_is_asked_to(tmp_path: Path) -> None:
-    config = tiny(iterations=30)
+@pytest.mark.parametrize(("log_every", "last"), [(1, 12), (100, 20)])
+def test_as_one_unit_ranks_end_together_when_one_is_asked_to(log_every: int, last: int, tmp_path: Path) -> None:
+    """Where all of them look: when they log, and every tenth iteration"""
+    config = replace(tiny(iterations=30), log_every=log_every)
     done = two_ranks(config, tmp_path / "run", as_unit=True, stopped_at=12, asked_rank="1")
     assert [status for status, _ in done] == [0, 0], done
-    assert Run(tmp_path / "run").load()["trained"]["iterations"] == 20
+    assert Run(tmp_path / "run").load()["trained"]["iterations"] == last
 
 
 @pytest.mark.kills
@@ -109,7 +111,7 @@ def test_an_all_reduce_on_a_gpu_is_captured(tmp_path: Path, monkeypatch: pytest.
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
     try:
         train(config, tmp_path / "unit", ranks=Ranks(0, 2))
-        monkeypatch.setattr(stepping, "why_step_by_step", lambda parts: "to compare with")
+        monkeypatch.setattr("metastep.step.update.why_not_captured", lambda *of: "to compare with")
         train(config, tmp_path / "steps", ranks=Ranks(0, 2))
     finally:
         dist.destroy_process_group()

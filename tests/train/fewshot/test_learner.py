@@ -11,7 +11,7 @@ from metastep.core.trees import map_tree, tree_leaves
 from metastep.core.windows import Problem, Task
 from metastep.errors import MetastepError
 from metastep.train.errors import CheckpointError
-from metastep.train.fewshot.building import build
+from metastep.train.fewshot.building import build_net, gradient_of
 from metastep.train.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
 from metastep.train.fewshot.evaluate import with_steps
 from metastep.train.fewshot.learner import Learner
@@ -34,7 +34,7 @@ def with_method(name: str) -> TrainConfig:
 @pytest.mark.parametrize("method", METHOD_OPTIONS)
 def test_adapting_is_the_inner_loop_of_training(method: str) -> None:
     learner = Learner.fresh(with_method(method))
-    loop, task = build(learner.config, learner.net).estimator.loop, Task(support(), None)
+    loop, task = gradient_of(learner.config, learner.net).loop, Task(support(), None)
     with torch.no_grad():
         expected = loop.adapt(learner.meta, task).params
         *_, last = learner.trajectory(support())
@@ -159,7 +159,8 @@ def test_a_users_net_is_imported_only_when_named_again(tmp_path: Path, monkeypat
 
 
 def test_mini_batches_take_turns_over_the_classes() -> None:
-    problem = build(replace(TINY, inner=InnerConfig(batch=None))).problem
+    config = replace(TINY, inner=InnerConfig(batch=None))
+    problem = gradient_of(config, build_net(config)).problem
     y = torch.arange(5).repeat_interleave(10)
     windows = in_batches(problem, 10).windows(Task((torch.arange(50.0), y), None), [1] * 7)
     assert all(torch.equal(window.batch[1], torch.arange(5).repeat_interleave(2)) for window in windows)
@@ -201,7 +202,7 @@ def test_what_cannot_be_adapted_to() -> None:
     x, y = support()
     with pytest.raises(MetastepError, match=r"torch.uint8.*x\.to\(torch.float32\).*\[0, 1\]"):
         learner.adapt((255 * x).byte(), y)
-    with pytest.raises(MetastepError, match=r"torch.float64, and the parameters torch.float32"):
+    with pytest.raises(MetastepError, match=r"torch.float64, but the parameters are torch.float32"):
         learner.predict(learner.adapt(x, y), x.double())
     with pytest.raises(MetastepError, match=r"classes: int.*torch\.as_tensor"):
         learner.adapt(x, y.tolist())

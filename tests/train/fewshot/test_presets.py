@@ -5,16 +5,16 @@ import torch
 from torch import Tensor
 
 from metastep.core.problems import params_of
-from metastep.core.tasks import over_tasks
 from metastep.core.trees import Tree, tree_leaves
 from metastep.core.windows import Task
 from metastep.data.draw import draw
-from metastep.train.fewshot.building import build, initial_meta
+from metastep.step.mapped import mapped
+from metastep.step.update import MetaStep
+from metastep.train.fewshot.building import build_net, gradient_of
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import build_optimizer, gradient_of
+from metastep.train.fewshot.parts import build_optimizer
 from metastep.train.fewshot.presets import PRESETS
-from metastep.train.fewshot.stepping import update
 
 PAPER = ("maml", "fomaml", "multistep2", "multistep4", "multistep8")
 
@@ -37,19 +37,21 @@ def test_every_preset_makes_a_meta_step(name: str) -> None:
     assert PRESETS[name].data.ways == int(name.split("-")[1].split("w")[0])
     assert PRESETS[name].test_episodes.shots == int(name.split("w")[1].split("s")[0])
     config = shrunk(PRESETS[name])
-    net, _, estimator = build(config)
-    meta = initial_meta(config, net)
+    net = build_net(config)
+    gradient = gradient_of(config, net)
+    meta = gradient.init(net)
     images = torch.randint(0, 256, (4, 2, config.net.channels, config.net.size, config.net.size), dtype=torch.uint8)
     before = [p.detach().clone() for p in tree_leaves(meta)]
-    estimate = over_tasks(estimator)(meta, draw(images, config.train_episodes, 0, 0, 1))
-    update(build_optimizer(config.outer, meta), config.outer, 0, meta, estimate.grad)
+    step = MetaStep(gradient, meta, build_optimizer(config.outer, meta), clip_value=config.outer.clip)
+    step(draw(images, config.train_episodes, 0, 0, 1))
     assert any(not torch.equal(p, b) for p, b in zip(tree_leaves(meta), before, strict=True))
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_differentiated_by_hand(name: str) -> None:
     config = replace(shrunk(PRESETS[name]), device="cpu")
-    assert gradient_of(config, Learner.fresh(config)).path == "derivatives by hand, in PyTorch (float32)"
+    gradient = gradient_of(config, Learner.fresh(config).net)
+    assert gradient.chain(config.net.size).path == "derivatives by hand, in PyTorch (float32)"
 
 
 def by_parameter(meta: Tree) -> list[tuple[str, dict[str, Tensor]]]:
@@ -67,10 +69,10 @@ def test_published_recipes_are_the_same_by_hand_and_by_autograd(name: str) -> No
     shape = (4, 5, config.net.channels, config.net.size, config.net.size)
     images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     support, query = ((x.double(), y) for x, y in draw(images, config.train_episodes, 0, 0, 3))
-    by_hand = gradient_of(config, learner)
-    assert by_hand.path == "derivatives by hand, in PyTorch (float64)"
-    ways = (by_hand, over_tasks(by_hand.estimator))
+    by_hand = gradient_of(config, learner.net)
+    ways = (by_hand, mapped(by_hand.method, by_hand.loop, None))
     found, expected = (way(learner.meta, Task(support, query)) for way in ways)
+    assert by_hand.path == "derivatives by hand, in PyTorch (float64)"
     for part, value_of in by_parameter(expected.grad):
         for parameter, value in value_of.items():
             # Before BatchNorm: 0 by hand, rounding by autograd, which Adam enlarges

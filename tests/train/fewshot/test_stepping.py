@@ -1,4 +1,4 @@
-"""An iteration as one unit does what it does step by step; with a recorder that needs no GPU."""
+"""`MetaStep` in training: captured steps do what eager ones do; with a recorder that needs no GPU."""
 
 import os
 import signal
@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from metastep.core.problems import params_of
 from metastep.core.trees import norm
 from metastep.errors import NonFiniteError
+from metastep.step import captured_update, update
 from metastep.step.capture import Captured, Unit
+from metastep.step.captured_update import CapturedUpdate
 from metastep.step.ranks import ALONE
-from metastep.train.fewshot import stepping
+from metastep.step.update import EagerUpdate, MetaStep
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
-from metastep.train.fewshot.parts import Parts, prepare
+from metastep.train.fewshot.parts import Parts, meta_step, prepare
 from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.stepping import AsOneUnit, StepByStep, stepper, why_step_by_step
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
@@ -29,8 +31,8 @@ from tests.train.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, same_sta
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU"""
-    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: None)
-    monkeypatch.setattr(stepping, "unit", lambda step, device: Captured(step, again))
+    monkeypatch.setattr(update, "why_not_captured", lambda *of: None)
+    monkeypatch.setattr(captured_update, "unit", lambda step, device: Captured(step, again))
 
 
 def precise(config: TrainConfig) -> TrainConfig:
@@ -77,7 +79,7 @@ def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, re
         for a, b in zip(ours, theirs, strict=True):
             assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, abs=1e-7)
     assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("; captured")
-    assert "one operator after the other: there is no GPU" in kinds(tmp_path / "steps", "engine")[0]["path"]
+    assert kinds(tmp_path / "steps", "engine")[0]["path"].endswith("; running eagerly: CUDA graphs need a GPU")
 
 
 @pytest.mark.usefixtures("recorded")
@@ -90,13 +92,13 @@ def test_one_unit_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path, monke
     train(config, tmp_path / "whole")
     stop_at = [5]
 
-    class Asked(AsOneUnit):
-        def __call__(self, k: int, stop: Any) -> Any:
-            if k in stop_at:
+    class Asked(CapturedUpdate):
+        def __call__(self, number: int, tasks: Any) -> Any:
+            if number in stop_at:
                 os.kill(os.getpid(), signal.SIGINT)
-            return super().__call__(k, stop)
+            return super().__call__(number, tasks)
 
-    monkeypatch.setattr(stepping, "AsOneUnit", Asked)
+    monkeypatch.setattr(update, "CapturedUpdate", Asked)
     assert train(config, tmp_path / "halves").iterations == 6
     stop_at.clear()
     assert resume(tmp_path / "halves").iterations == 12
@@ -119,29 +121,26 @@ def test_an_update_that_is_not_finite_is_not_made_and_named(
 
     monkeypatch.setattr(Sampler, "__call__", poisoned)
     config = replace(TINY, log_every=log_every, checkpoint_every=100)
-    with pytest.raises(NonFiniteError, match="iteration 6: task 2: the inner gradient of window 0") as caught:
+    with pytest.raises(NonFiniteError, match="update 6: task 2: the inner gradient of window 0") as caught:
         train(config, tmp_path / "run")
     assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
     rows = kinds(tmp_path / "run", "train")
     assert [row["step"] for row in rows] == list(range(log_every, 6, log_every))
 
 
-def unit_and_steps() -> tuple[AsOneUnit, Any]:
-    parts = prepare(TINY, stripes(), None, ALONE)
-    return AsOneUnit(TINY, parts, ALONE, 0), parts
+def prepared(config: TrainConfig) -> tuple[MetaStep, Parts]:
+    parts = prepare(config, stripes(), None, ALONE)
+    return meta_step(config, parts, ALONE, 0), parts
 
 
-class Nobody:
-    requested = False
-
-
+@pytest.mark.usefixtures("recorded")
 def test_learner_and_optimizer_are_behind_until_settled() -> None:
-    step, parts = unit_and_steps()
+    step, parts = prepared(TINY)
     before = [p.detach().clone() for p in parts.learner.meta.values()]
-    for k in range(3):
-        step(k, Nobody())  # type: ignore[arg-type]
+    for _ in range(3):
+        step()
     assert all(map(torch.equal, before, parts.learner.meta.values()))
-    step.settle(3)
+    step.settle()
     assert not any(torch.equal(a, b) for a, b in zip(before, parts.learner.meta.values(), strict=True) if a.dim() > 1)
     assert {float(state["step"]) for state in parts.optimizer.state.values()} == {3.0}
 
@@ -157,43 +156,45 @@ class Waiting(TorchDispatchMode):
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("method", ["multi_step", "reptile", "imaml", "maml_pp", "es_maml", "ggs_maml"])
-def test_nothing_in_an_iteration_waits_for_the_device(method: str, optimizer: str, schedule: str) -> None:
+def test_nothing_in_an_update_waits_for_the_device(
+    method: str, optimizer: str, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update, "why_not_captured", lambda *of: None)
     config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
-    step = AsOneUnit(config, prepare(config, stripes(), None, ALONE), ALONE, 0)
+    step, _ = prepared(config)
     with Waiting():
-        step(0, Nobody())  # type: ignore[arg-type]
-    step.settle(1)
+        step()
+    step.settle()
 
 
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("config", [replace(TINY, method=MethodConfig("meta_sgd")), CARRIED], ids=["rates", "memory"])
-def test_the_length_that_is_told_is_that_of_theta(config: TrainConfig) -> None:
+def test_the_length_that_is_told_is_that_of_theta(
+    config: TrainConfig, captured: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     parts = prepare(config, stripes(), None, ALONE)
     whole = parts.gradient(parts.learner.meta, parts.draw(0, config.outer.tasks)).grad
     assert norm(whole["params"]) < norm(whole)
-    for step in (AsOneUnit(config, parts, ALONE, 0), StepByStep(config, parts, ALONE, "")):
-        torch.testing.assert_close(step(0, Nobody()).gradient_norm, norm(whole["params"]))  # type: ignore[arg-type]
+    if captured:
+        request.getfixturevalue("recorded")
+    train(replace(config, outer=replace(config.outer, iterations=1)), tmp_path / "run")
+    row = kinds(tmp_path / "run", "train")[0]
+    assert row["gradient_norm"] == pytest.approx(float(norm(params_of(whole))), rel=1e-5)
 
 
-def test_who_goes_step_by_step() -> None:
-    parts = prepare(TINY, stripes(), None, ALONE)
-    assert isinstance(stepper(TINY, parts, ALONE, 0), StepByStep)
-
-    def on_gpu(net: nn.Module) -> Parts:
-        return parts._replace(learner=type("L", (), {"device": torch.device("cuda"), "net": net})())
-
-    gpu = on_gpu(parts.learner.net)
-    assert why_step_by_step(gpu) is None
-    assert "random numbers" in str(why_step_by_step(on_gpu(nn.Dropout())))
+def test_a_cpu_runs_eagerly(request: pytest.FixtureRequest) -> None:
+    step, _ = prepared(TINY)
+    assert isinstance(step._update, EagerUpdate)
+    request.getfixturevalue("recorded")
+    step, _ = prepared(TINY)
+    assert isinstance(step._update, CapturedUpdate)
 
 
+@pytest.mark.usefixtures("recorded")
 def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: None)
-    for name, made in (
-        ("called", lambda step, device: Unit(step)),
-        ("run", lambda step, device: Captured(step, again)),
-    ):
-        monkeypatch.setattr(stepping, "unit", made)
-        train(tiny(iterations=4), tmp_path / name)
+    train(tiny(iterations=4), tmp_path / "run")
+    monkeypatch.setattr(captured_update, "unit", lambda step, device: Unit(step))
+    train(tiny(iterations=4), tmp_path / "called")
     assert same_state(tmp_path / "called", tmp_path / "run")
 
 
@@ -205,7 +206,7 @@ def test_a_replay_on_a_gpu_draws_the_random_directions_of_its_iteration(
     config = precise(replace(TINY, method=MethodConfig(method), device="cuda"))  # type: ignore[arg-type]
     train(config, tmp_path / "unit")
     assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("captured in a CUDA graph")
-    monkeypatch.setattr(stepping, "why_step_by_step", lambda *of: "to compare with")
+    monkeypatch.setattr(update, "why_not_captured", lambda *of: "to compare with")
     train(config, tmp_path / "steps")
     steps, as_unit = (Run(tmp_path / name).load() for name in ("steps", "unit"))
     torch.testing.assert_close(as_unit["meta"], steps["meta"], rtol=0, atol=1e-7)

@@ -22,10 +22,9 @@ from metastep.train.fewshot.config import (
 )
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import build_optimizer
+from metastep.train.fewshot.parts import build_optimizer, scheduler
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.scores import mean
-from metastep.train.fewshot.stepping import update
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
@@ -131,7 +130,7 @@ def test_numbers_that_are_not_finite_stop_the_run(tmp_path: Path, monkeypatch: p
         return task
 
     monkeypatch.setattr(Sampler, "__call__", poisoned)
-    with pytest.raises(NonFiniteError, match="iteration 5: task 2: the inner gradient of window 0") as caught:
+    with pytest.raises(NonFiniteError, match="update 5: task 2: the inner gradient of window 0") as caught:
         train(TINY, tmp_path / "run")
     assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
     assert all(torch.isfinite(p).all() for p in Run(tmp_path / "run").load()["meta"].values())
@@ -174,13 +173,18 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
         resume(tmp_path / "run")
 
 
-def test_the_linear_schedule_ends_at_zero() -> None:
+@pytest.mark.parametrize(("done", "expected"), [(0, 2.0 + 1.5 + 1.0 + 0.5), (2, 1.0 + 0.5)])
+def test_the_linear_schedule_ends_at_zero(done: int, expected: float) -> None:
     outer = replace(TINY.outer, optimizer="sgd", lr=2.0, schedule="linear", iterations=4)
-    p = {"w": torch.zeros(1, requires_grad=True)}
+    p = torch.zeros(1, requires_grad=True)
     optimizer = build_optimizer(outer, p)
-    for k in range(4):
-        update(optimizer, outer, k, p, {"w": torch.ones(1)})
-    assert p["w"].item() == -(2.0 + 1.5 + 1.0 + 0.5)
+    falling = scheduler(outer, optimizer, done)
+    assert falling is not None
+    for _ in range(4 - done):
+        p.grad = torch.ones(1)
+        optimizer.step()
+        falling.step()
+    assert p.item() == -expected
 
 
 def test_a_config_for_a_folder_takes_the_shape_of_its_pictures(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from metastep.core.modules import evaluation_mode, parameters_of
+from metastep.core.modules import evaluation_mode, parameters
 from metastep.errors import MetastepError
 from metastep.train.transfer.features import Tapped, batch_statistics, buffers_of, feature_shapes, tap, tap_and_update
 from tests.train.transfer.helpers import TARGET_LAYERS, Pupil, pictures, pupil_by_hand
@@ -21,8 +21,8 @@ def pupil() -> Pupil:
 def test_features_are_the_outputs_of_the_layers() -> None:
     net, x = pupil(), pictures(4)
     with batch_statistics(net):
-        output, features = tap(net, parameters_of(net), buffers_of(net), x, TARGET_LAYERS)
-    logits, expected = pupil_by_hand(parameters_of(net), x)
+        output, features = tap(net, parameters(net), buffers_of(net), x, TARGET_LAYERS)
+    logits, expected = pupil_by_hand(parameters(net), x)
     for a, b in zip([output, *features], [logits, *expected], strict=True):
         torch.testing.assert_close(a, b)
     assert not any(part._forward_hooks for part in net.modules())
@@ -30,7 +30,7 @@ def test_features_are_the_outputs_of_the_layers() -> None:
 
 def test_tapping_is_a_function_of_the_parameters_given() -> None:
     net, x = pupil(), pictures(4)
-    params = {name: torch.randn_like(p, requires_grad=True) for name, p in parameters_of(net).items()}
+    params = {name: torch.randn_like(p, requires_grad=True) for name, p in parameters(net).items()}
 
     def through(params: dict[str, Tensor]) -> Tensor:
         with batch_statistics(net):
@@ -57,7 +57,7 @@ def test_running_statistics_equal_those_of_the_plain_module(inside_grad: bool) -
         x = pictures(4)
         plain(x)
         step = grad(updated, has_aux=True) if inside_grad else updated
-        buffers = step(parameters_of(net), x)[1]
+        buffers = step(parameters(net), x)[1]
     for name, buffer in plain.named_buffers():
         assert torch.equal(buffers[name], buffer)
     assert buffers["bn1.num_batches_tracked"] == 3
@@ -104,7 +104,7 @@ def test_sizes_are_found_by_running_a_batch() -> None:
 def test_a_layer_may_end_in_place() -> None:
     net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True)), nn.Conv2d(2, 2, 3))
     x = torch.randn(2, 1, 8, 8)
-    gradient = grad(lambda params: tap(net, params, {}, x, ("0",))[1][0].sum())(parameters_of(net))
+    gradient = grad(lambda params: tap(net, params, {}, x, ("0",))[1][0].sum())(parameters(net))
     net[0](x).sum().backward()
     torch.testing.assert_close(gradient["0.0.weight"], net[0][0].weight.grad)
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
-from metastep.core.dynamics import State
 from metastep.core.memory import peak_bytes
+from metastep.core.optimizers import State
 from metastep.core.trees import tree_flatten, tree_leaves
 from metastep.core.windows import InnerLoop, Window
 from metastep.train.transfer import lookahead
@@ -353,7 +353,7 @@ def test_the_self_test_of_l2t(rate: Any) -> None:
         lambda task, lengths: [Window(loss, (), n) for n in lengths],
         lambda params, meta, task: (params["a"] * params["b"]).mean(),
     )
-    estimate = ms.unrolled(InnerLoop(problem, method.dynamics(rate), (1,) * 10))(torch.zeros(2, 2).double(), None)
+    estimate = ms.unrolled(InnerLoop(problem, method.inner(rate), (1,) * 10))(torch.zeros(2, 2).double(), None)
     expected = torch.tensor([[-1.1952, -7.1712], [1.1952, 0.0]]).double()
     torch.testing.assert_close(estimate.grad, expected, atol=1e-4, rtol=1e-4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metastep.core.dynamics import SGD, Adam, State
+from metastep.core.optimizers import SGD, Adam, State
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.train.transfer import building, packing
 from metastep.train.transfer.checkpoint import from_tree, to_tree

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metastep.core.modules import parameters_of
+from metastep.core.modules import parameters
 from metastep.errors import MetastepError
 from metastep.nets.resnet import ResNet18, ResNet34
 from metastep.nets.resnet32 import ResNet32
@@ -26,7 +26,7 @@ def test_loss_equals_naive_loops(pairs: str) -> None:
     loss = transfer_loss(seen.maps, guided.matching(features), weights, guided.networks.pairs)
     wanted = tap(guided.source.module, {}, {}, x, guided.source.layers)[1]
     expected = naive_transfer_loss(
-        wanted, features, parameters_of(guided.matching), parameters_of(guided.networks), guided.networks.pairs
+        wanted, features, parameters(guided.matching), parameters(guided.networks), guided.networks.pairs
     )
     torch.testing.assert_close(loss, expected)
     assert loss > 0
@@ -117,6 +117,6 @@ def test_a_map_of_another_size_is_refused_not_broadcast() -> None:
 
 def test_networks_are_functions_of_the_parameters_given() -> None:
     networks = MetaNetworks([(0, 0)], [3])
-    zeros = {name: torch.zeros_like(p) for name, p in parameters_of(networks).items()}
+    zeros = {name: torch.zeros_like(p) for name, p in parameters(networks).items()}
     (weights,) = functional_call(networks, zeros, ([torch.randn(2, 3)],))
     assert not weights.where.any()

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from metastep.core.dynamics import Adam, Moved, Rates
+from metastep.core.optimizers import Adam, Moved, Rates
 from metastep.step.chain.kernels.following import follow, kernel
 
 BLOCK = 512
@@ -61,7 +61,7 @@ def pullback_kernel(
     B1: tl.constexpr, B2: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Last step first; √ has slope 0 at 0, as in `metastep.core.dynamics`"""
+    """Last step first; √ has slope 0 at 0, as in `metastep.core.optimizers`"""
     follow(CHAINED)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < length

@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from metastep.core.layers import SamePad, ShiftNorm
-from metastep.core.modules import parameters_of
+from metastep.core.modules import parameters
 from metastep.errors import MetastepError
 
 
@@ -142,7 +142,7 @@ def chain_of(module: nn.Module, size: int) -> Chain:
         raise NotAChainError("it does not end with a linear head")
     chain = Chain(tuple(blocks), head, layout.length)
     names = [slot.name for slot in chain.slots()]
-    if odd := parameters_of(module).keys() ^ set(names) or {name for name in names if names.count(name) > 1}:
+    if odd := parameters(module).keys() ^ set(names) or {name for name in names if names.count(name) > 1}:
         raise NotAChainError(f"'{min(odd)}' is frozen, tied, unused or used twice")
     return chain
 

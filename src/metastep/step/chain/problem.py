@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from metastep.core.by_hand import ByHand, OuterByHand
-from metastep.core.dynamics import State
 from metastep.core.estimators import Estimate, Estimator
+from metastep.core.optimizers import State
 from metastep.core.problems import every_window, params_of
 from metastep.core.tasks import task_count
 from metastep.core.trees import Tree, add, hollow_like, joined, map_tree, parted, tree_leaves

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from metastep.core.dynamics import SGD
+from metastep.core.optimizers import SGD
 from metastep.step.chain.kernels.following import follow, kernel
 
 BLOCK = 1024

@@ -1,42 +1,36 @@
-"""From a configuration to a net, a problem, an estimator, and the meta-parameters to begin with."""
+"""From a configuration to a net and the description of its meta-gradient."""
 
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from metastep.core import methods
-from metastep.core.carrying import with_memory
-from metastep.core.curvature import exact, exact_forward
-from metastep.core.dynamics import SGD, Adam, AdamW, RMSprop
-from metastep.core.estimators import Estimator
-from metastep.core.modules import parameters_of, use_batch_statistics
-from metastep.core.problems import accuracy, few_shot, in_batches, with_rates
-from metastep.core.solvers import conjugate_gradient
-from metastep.core.trees import Tree, map_tree
-from metastep.core.windows import Problem, window_lengths
+from metastep.core.method import Method
+from metastep.core.modules import use_batch_statistics
+from metastep.core.optimizers import SGD, Adam, AdamW, InnerOptimizer, RMSprop
+from metastep.core.problems import accuracy, few_shot
+from metastep.core.registry import named
+from metastep.core.solvers import ConjugateGradient
 from metastep.errors import MetastepError
 from metastep.nets.making import made, require_answers
 from metastep.nets.registry import load_net
-from metastep.step.paths import Asked
+from metastep.step.gradient import MetaGradient
 from metastep.train.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 
 
-class Built(NamedTuple):
-    net: nn.Module
-    problem: Problem
-    estimator: Estimator
-
-
-def build(config: TrainConfig, net: nn.Module | None = None) -> Built:
-    """With a net that was built before, or a new one: then a user's own module is imported, see `trusted`."""
-    net = build_net(config) if net is None else net
-    problem = few_shot(net, cross_entropy, {"accuracy": accuracy})
-    if config.inner.batch:
-        problem = in_batches(problem, config.inner.batch, shuffled=config.shuffles_batches)
-    return Built(net, problem, build_estimator(config, problem))
+def gradient_of(config: TrainConfig, net: nn.Module) -> MetaGradient:
+    """Return the meta-gradient that a configuration describes, through a net that was built before."""
+    return MetaGradient(
+        few_shot(net, cross_entropy, {"accuracy": accuracy}),
+        method_of(config.method),
+        inner_of(config.inner),
+        steps=config.inner.steps,
+        batch=config.inner.batch,
+        shuffled=config.shuffles_batches,
+        chunk_size=config.chunk_size,
+    )
 
 
 def trusted(config: TrainConfig, net: str | None) -> TrainConfig:
@@ -71,7 +65,7 @@ def net_options(net: NetConfig) -> dict[str, Any]:
     return {name: value for name in ("filters", "head_init") if (value := getattr(net, name)) is not None}
 
 
-def build_dynamics(inner: InnerConfig) -> SGD | Adam | RMSprop:
+def inner_of(inner: InnerConfig) -> InnerOptimizer:
     momentum, betas = inner.momentum or 0.0, inner.betas or (0.9, 0.999)
     if inner.optimizer == "sgd":
         return SGD(inner.lr, momentum, nesterov=bool(inner.nesterov), weight_decay=inner.weight_decay)
@@ -80,41 +74,16 @@ def build_dynamics(inner: InnerConfig) -> SGD | Adam | RMSprop:
     return (Adam if inner.optimizer == "adam" else AdamW)(inner.lr, betas, weight_decay=inner.weight_decay)
 
 
-def build_estimator(config: TrainConfig, problem: Problem) -> Estimator:
-    method, options = getattr(methods, config.method.name), method_options(config.method)
-    estimator: Estimator = method(problem, build_dynamics(config.inner), config.inner.steps, **options)
-    return estimator
-
-
-def asked_of(config: TrainConfig, net: nn.Module) -> Asked:
-    """The same, for whoever looks for the fastest way"""
-    method, options = getattr(methods, config.method.name), method_options(config.method)
-    dynamics = build_dynamics(config.inner)
-    batch, shuffled = config.inner.batch, config.shuffles_batches
-    return Asked(net, method, dynamics, config.inner.steps, config.net.size, options, batch, shuffled)
-
-
-def method_options(method: MethodConfig) -> dict[str, Any]:
-    """What `metastep.core.methods` is called with: the options that are set, said in its own words"""
+def method_of(method: MethodConfig) -> Method:
+    """Return the method with the options that are set. The others keep its own defaults."""
     options = {name: value for name, value in asdict(method).items() if name != "name" and value is not None}
+    if "window" in METHOD_OPTIONS[method.name]:
+        options.setdefault("window", 1)
     if "cg_steps" in options:
-        options["solver"] = conjugate_gradient(options.pop("cg_steps"))
+        options["solver"] = ConjugateGradient(options.pop("cg_steps"))
+    if "carried" in options:
+        options["keep_memory"] = options.pop("carried")
     if "curvature" in options:
-        options["curvature"] = {"exact": exact, "exact_forward": exact_forward}[options["curvature"]]
-    if "head" in METHOD_OPTIONS[method.name]:
-        beginning = options.get("head", "head")
-        options["head"] = lambda name: name.startswith(beginning)
-    return options
-
-
-def initial_meta(config: TrainConfig, net: nn.Module) -> Tree:
-    """θ, the net's own parameters; beside them what else training moves: inner rates, an optimizer's memory"""
-    params = parameters_of(net)
-    if config.method.carried:
-        meta = with_memory(params, build_dynamics(config.inner))
-    elif config.method.name in ("meta_sgd", "maml_pp"):
-        steps = sum(window_lengths(config.inner.steps, config.window)) if config.method.name == "maml_pp" else None
-        meta = with_rates(params, config.inner.lr, steps)
-    else:
-        return params
-    return map_tree(lambda leaf: leaf.requires_grad_(), meta)
+        options["curvature"] = named("curvature", options["curvature"])
+    found: Method = named("method", method.name)(**options)
+    return found

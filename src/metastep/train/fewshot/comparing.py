@@ -3,18 +3,21 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from metastep.core.diagnostics import Comparison, compare, gradient_difference
+from metastep.core.compare import Comparison, compare, gradient_difference
+from metastep.core.methods import ANIL, FOMAML, HFMAML, MAML, MultiStep
 from metastep.core.modules import evaluation_mode
-from metastep.core.problems import adapt_only, params_of
+from metastep.core.problems import params_of
+from metastep.core.registry import named
 from metastep.core.trees import tree_leaves
 from metastep.core.windows import window_lengths
 from metastep.data.images import ImageSet
 from metastep.data.progress import Progress, silent
-from metastep.train.fewshot.building import build, build_dynamics, build_estimator, method_options
+from metastep.step.gradient import MetaGradient
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import MethodConfig, TrainConfig
+from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
 
@@ -31,26 +34,25 @@ def compared(learner: Learner, images: ImageSet, tasks: int, progress: Progress 
     """At the learner's θ, on tasks of the classes that it is trained on"""
     config, theta = learner.config, params_of(learner.meta)
     draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)
-    problem, batch = build(config, learner.net).problem, draw(0, tasks)
-    if head := method_options(config.method).get("head"):
-        problem = adapt_only(problem, head)
-    methods = {name: build_estimator(asked, problem) for name, asked in methods_of(config).items()}
+    gradients, batch = gradients_of(config, learner.net), draw(0, tasks)
+    exact = gradients[EXACT]
     with evaluation_mode(learner.net):
-        rows = compare(methods, theta, batch, chunk_size=config.chunk_size, repeats=2, progress=progress)
-        changes = gradient_difference(problem, build_dynamics(config.inner), config.inner.steps)(theta, batch)
+        rows = compare(gradients, theta, batch, repeats=2, progress=progress)
+        changes = gradient_difference(exact.problem, exact.inner, config.inner.steps)(theta, batch)
     return Compared(rows, changes)
 
 
-def methods_of(config: TrainConfig) -> dict[str, TrainConfig]:
-    """By name: the same inner loop, each step by a gradient of its own or several by one"""
+def gradients_of(config: TrainConfig, net: nn.Module) -> dict[str, MetaGradient]:
+    """Return by name: the same inner loop, where each step has a gradient of its own or several share one."""
+    gradient = gradient_of(config, net)
+    if isinstance(gradient.method, ANIL):
+        gradient = replace(gradient, problem=gradient.method.problem(gradient.problem))
     steps = sum(window_lengths(config.inner.steps))
-    config = replace(config, inner=replace(config.inner, steps=steps))
-    windows = [2**k for k in range(1, steps.bit_length()) if 2**k <= steps]
-    curvature = config.method.curvature
+    options = {} if config.method.curvature is None else {"curvature": named("curvature", config.method.curvature)}
     methods = {
-        EXACT: MethodConfig("maml", curvature=curvature),
-        **{f"Multi-step({n})": MethodConfig("multi_step", window=n, curvature=curvature) for n in windows},
-        "FO-MAML": MethodConfig("fo_maml"),
-        "HF-MAML": MethodConfig("hf_maml"),
+        EXACT: MAML(**options),
+        **{f"Multi-step({2**k})": MultiStep(2**k, **options) for k in range(1, steps.bit_length())},
+        "FO-MAML": FOMAML(),
+        "HF-MAML": HFMAML(),
     }
-    return {name: replace(config, method=method) for name, method in methods.items()}
+    return {name: replace(gradient, method=method, steps=steps) for name, method in methods.items()}

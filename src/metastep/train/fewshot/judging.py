@@ -14,9 +14,8 @@ from metastep.core.trees import Tree
 from metastep.core.windows import Task
 from metastep.data.progress import Progress, silent
 from metastep.step.chain.problem import FusedJudge
-from metastep.step.paths import judge_by_hand
 from metastep.step.ranks import ALONE, Ranks
-from metastep.train.fewshot.building import asked_of
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.learner import ONE_BY_ONE, Learner, Support
 from metastep.train.fewshot.sampling import Sampler
 
@@ -82,7 +81,8 @@ def of_many(learner: Learner, look: Look) -> Callable[[Task], Judged]:
     """Of several tasks at once, by the fastest way"""
     # An evaluation is in full precision: on a GPU, kernels that training has not used would be compiled for it alone.
     slow = look == "one by one" or (look == "after each window" and learner.device.type != "cpu")
-    by_hand = None if slow else judge_by_hand(asked_of(learner.config.as_tested(), learner.net))
+    config = learner.config.as_tested()
+    by_hand = None if slow else gradient_of(config, learner.net).judge_by_hand(config.net.size)
     return judged_by(by_hand, learner.meta, look) if by_hand else mapped(learner, look)
 
 

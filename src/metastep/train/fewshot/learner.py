@@ -1,9 +1,4 @@
-"""A learner: what training makes, and what is then evaluated, saved, and used on new classes.
-
-learner = Learner.load("runs/mine").changed(ways=3)
-params = learner.adapt(x, y)              # a few labelled pictures of each class
-probabilities = learner.predict(params, new_x)
-"""
+"""A learner: what training makes, and what is then evaluated, saved, and used on new classes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from metastep.core.checks import require_data, require_pictures
-from metastep.core.modules import apply, parameters_of
+from metastep.core.modules import apply, parameters
 from metastep.core.problems import params_of
 from metastep.core.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.core.windows import InnerLoop, Task, task_gradient
@@ -24,7 +19,7 @@ from metastep.errors import MetastepError
 from metastep.train import checkpoints
 from metastep.train.config import from_plain, to_plain
 from metastep.train.errors import CheckpointError
-from metastep.train.fewshot.building import build, build_net, initial_meta, trusted
+from metastep.train.fewshot.building import build_net, gradient_of, trusted
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.shipped import find_learner
 from metastep.train.run import Run, Which
@@ -41,26 +36,59 @@ Support = tuple[Tensor, Tensor]  # pictures (n, channels, size, size) in [0, 1],
 
 @dataclass(frozen=True)
 class Learner:
+    """Hold a trained few-shot learner: a net, its θ, and the configuration that it was trained with.
+
+    `Learner.load` opens one.
+
+    Args:
+        config: The configuration of the training.
+        net: The module that θ belongs to.
+        meta: θ by name; {"params": θ, "rates": …} if inner rates are learned, and {"params": θ, "memory": …} if the
+            inner optimizer's memory continues from task to task.
+        checkpoint: The checkpoint of a run that was loaded: best or last.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> learner = ms.Learner.load("omniglot-5w1s").changed(ways=2)
+        >>> x, y = torch.rand(2, 1, 28, 28), torch.arange(2)  # one labelled picture of each class
+        >>> params = learner.adapt(x, y)
+        >>> learner.predict(params, torch.rand(3, 1, 28, 28)).shape
+        torch.Size([3, 2])
+    """
+
     config: TrainConfig
     net: nn.Module
     meta: Tree
-    """The meta-parameters: θ by name, or {"params": θ, "rates": …} where inner rates are learned, and
-    {"params": θ, "memory": …} where the inner optimizer's memory goes on from task to task."""
     checkpoint: str = ""
-    """Of a run, the one that was really loaded: best or last"""
 
     @classmethod
     def fresh(cls, config: TrainConfig) -> Self:
-        """Not trained yet"""
+        """Return a learner that is not trained yet.
+
+        Args:
+            config: The configuration of a training.
+
+        Returns:
+            The learner.
+        """
         net = build_net(config)
-        return cls(config, net, initial_meta(config, net))
+        return cls(config, net, gradient_of(config, net).init(net))
 
     @classmethod
     def load(cls, path: str | Path, which: Which = "best", net: str | None = None) -> Self:
-        """From the folder of a run, a file that `save` wrote, or the name of a learner that comes with metastep.
+        """Open a run, a saved learner, or one that comes with metastep.
 
-        which: of a run, its best checkpoint (the last one, where there was no validation) or its last.
-        net: where a net of the user's own was trained, its path again: it is not imported otherwise.
+        Args:
+            path: The folder of a run, a file that `save` wrote, or the name of a learner that comes with metastep.
+            which: The checkpoint of a run: the best one, or the last. Without validation, the best is the last.
+            net: The path of the net, again, if it is one of your own. It is not imported otherwise.
+
+        Returns:
+            The learner, in evaluation mode.
+
+        Raises:
+            MetastepError: There is no such learner, or it cannot be read.
         """
         path = find_learner(str(path))
         config, tree, taken = _read_run(path, which) if path.is_dir() else _read_file(path)
@@ -70,37 +98,55 @@ class Learner:
         return learner
 
     def save(self, path: str | Path) -> None:
-        """One file with everything in it but the code of a user's own net, and where it was trained"""
+        """Write everything into one file, except the code of a net of your own and the place of the training.
+
+        Args:
+            path: The file.
+        """
         checkpoints.save(Path(path), {"config": to_plain(self.config.shared)} | self.tree(), KIND)
 
     def tree(self) -> dict[str, Any]:
-        """What a checkpoint keeps of a learner; `held` is what its net has besides θ (buffers, frozen parameters)"""
+        """Return what a checkpoint keeps; `held` is what the net has besides θ (buffers, frozen parameters)."""
         return {"meta": self.meta, "held": self._held()}
 
     @torch.no_grad()
     def restore(self, tree: dict[str, Any], path: Path) -> None:
-        """Take the values of `tree`, in place; `path` is where it came from, for the message"""
+        """Take the values of `tree`, in place; an error names `path`, where it came from."""
         for own, saved in ((self.meta, tree.get("meta")), (self._held(), tree.get("held"))):
             if difference := _difference(own, saved):
                 raise CheckpointError(f"{str(path)!r}: does not fit the net {self.config.net.name!r}: {difference}.")
             map_tree(lambda mine, theirs: mine.copy_(theirs), own, saved)
 
     def _held(self) -> dict[str, Tensor]:
-        learned = parameters_of(self.net)
+        learned = parameters(self.net)
         return {name: value for name, value in self.net.state_dict().items() if name not in learned}
 
     def to(self, device: torch.device | str) -> Self:
+        """Return the learner on a device. Its net is moved in place.
+
+        Args:
+            device: As for `torch.nn.Module.to`.
+
+        Returns:
+            The learner.
+        """
         net = self.net.to(device)  # in place; the parameters among `meta` with it
         with torch.no_grad():
             return replace(self, net=net, meta=map_tree(lambda x: x.to(device), self.meta))
 
     def changed(self, ways: int | None) -> Self:
-        """The same learner for another number of classes; as it is, if None.
+        """Return the learner for another number of classes.
 
-        Parameters whose shape depends on the ways (the head) start from zero: training drew the classes of a task in
-        random order, so it had nothing to say about one class rather than another, and equal rows are all that is left
-        when classes are exchangeable; softmax sees no difference between equal rows and zeros. Rates that were learned
-        for them, and what an optimizer remembers of them, become their mean; buffers of such a shape are a new net's.
+        Parameters whose shape depends on that number (the head) start from zero. Training drew the classes of a task in
+        random order, so the rows of the head differ by chance alone, and for softmax equal rows are the same as zeros.
+        Learned rates and optimizer memory of such parameters become their mean. Buffers of such a shape are a new
+        net's.
+
+        Args:
+            ways: The number of classes. With None, the learner stays as it is.
+
+        Returns:
+            The learner.
         """
         if ways in (None, self.config.data.ways):
             return self
@@ -113,13 +159,24 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
+        """Return where θ is."""
         device: torch.device = tree_leaves(self.meta)[0].device
         return device
 
     def adapt(self, x: Tensor, y: Tensor) -> Tree:
-        """The parameters after the inner loop on a support set: steps and windows as in training, or `config.test`.
+        """Return the parameters after the inner loop on a support set.
 
-        x: pictures in [0, 1], as floating-point numbers; y: their classes, 0, …, ways − 1.
+        Steps and windows are those of the training, or of `config.test`.
+
+        Args:
+            x: Pictures (n, channels, size, size) in [0, 1], as floating-point numbers.
+            y: Their classes (n,), from 0 to ways − 1.
+
+        Returns:
+            All parameters by name, for `predict`.
+
+        Raises:
+            MetastepError: Pictures or classes do not fit the learner.
         """
         self._require_support(x, y)
         order = y.argsort(stable=True)  # by class, as episodes are
@@ -127,11 +184,11 @@ class Learner:
             return self.adapted((x[order], y[order]))
 
     def adapted(self, support: Support) -> Tree:
-        """The same without a look at the support, for many tasks at once: inside vmap nothing can be looked at"""
+        """Return the same without a check of the support: inside vmap values cannot be read."""
         return self._whole(self.loop.adapt(self._meta_for_test, Task(support, None)).params)
 
     def trajectory(self, support: Support) -> Iterator[Tree]:
-        """The parameters after 0, 1, 2, … inner steps; for many tasks at once too"""
+        """Yield the parameters after 0, 1, 2, … inner steps; for many tasks at once too."""
         task, meta = Task(support, None), self._meta_for_test
         state = self.loop.begin(meta, task)
         yield self._whole(state.params)
@@ -139,26 +196,37 @@ class Learner:
             gradient = task_gradient(window, state.params, meta)
             before = state
             for steps in range(1, window.steps + 1):
-                state = self.loop.dynamics.advance(before, gradient, meta, steps)
+                state = self.loop.inner.advance(before, gradient, meta, steps)
                 yield self._whole(state.params)
 
     def _whole(self, params: Tree) -> Tree:
-        """With what was not adapted"""
+        """Return them with those that were not adapted."""
         return {**params_of(self.meta), **params}
 
     @torch.no_grad()
     def predict(self, params: Tree, x: Tensor, support: Tensor | None = None) -> Tensor:
-        """Probabilities (pictures, ways); pictures are in [0, 1].
+        """Return the probabilities of all classes for each picture.
 
-        The nets normalise by the batch at hand, so that pictures judged together help each other. Give the pictures of
-        the support to judge each one apart, in a batch with those alone.
+        The nets normalise by the current batch, so pictures judged together help each other. Give the support to judge
+        each picture apart, in a batch with the support alone.
+
+        Args:
+            params: What `adapt` returned.
+            x: Pictures (n, channels, size, size) in [0, 1].
+            support: The pictures that were adapted to.
+
+        Returns:
+            Probabilities (n, ways).
+
+        Raises:
+            MetastepError: The pictures have another precision than the parameters.
         """
         require_pictures(x, tree_leaves(params)[0])
         logits = self.logits(params, x) if support is None else self.logits_one_by_one(params, x, support)
         return logits.softmax(-1)
 
     def logits_one_by_one(self, params: Tree, x: Tensor, support: Tensor) -> Tensor:
-        """Of each picture in a batch with those of the support alone"""
+        """Return the logits of each picture in a batch with the support alone."""
 
         def last(picture: Tensor) -> Tensor:
             return self.logits(params, torch.cat([support, picture[None]]))[-1]
@@ -166,15 +234,31 @@ class Learner:
         return vmap(last, randomness="different", chunk_size=ONE_BY_ONE)(x)
 
     def logits(self, params: Tree, x: Tensor) -> Tensor:
+        """Return the logits of pictures in one batch."""
         logits: Tensor = apply(self.net, params, x)
         return logits
 
     def classify(
         self, support: str | Path, query: str | Path, ink: "Ink" = "auto", together: bool = False
     ) -> "Classified":
-        """Adapt to the classes in `support`, one sub-folder each, and predict the pictures in `query`.
+        """Adapt to the classes in one folder, and predict the pictures in another.
 
-        See `metastep.train.fewshot.classify.classify`.
+        `metastep.train.fewshot.classify.classify` does it.
+
+        Args:
+            support: A folder with one sub-folder for each class.
+            query: A picture, a folder of them, or one with sub-folders. Sub-folders named like a class give an
+                accuracy.
+            ink: For learners of drawings: whether ink is "dark" or "light", compared with the paper. "auto" looks at
+                every picture.
+            together: Normalise over all queries at once, which helps if all classes are equally frequent among them.
+                Otherwise each query is judged in a batch with the support alone.
+
+        Returns:
+            Probabilities with the names of pictures and classes.
+
+        Raises:
+            MetastepError: A folder does not have what is needed.
         """
         from metastep.train.fewshot.classify import classify  # only here: it is made of learners
 
@@ -182,12 +266,12 @@ class Learner:
 
     @cached_property
     def loop(self) -> InnerLoop:
-        """The inner loop that the learner is judged and used with"""
-        return build(self.config.as_tested(), self.net).estimator.loop
+        """Return the inner loop that the learner is judged and used with."""
+        return gradient_of(self.config.as_tested(), self.net).loop
 
     @property
     def _meta_for_test(self) -> Tree:
-        """MAML++ has a rate for each step of training: the last one serves all that come after"""
+        """Return θ with enough rates: MAML++ has one for each step of training, and the last serves all later ones."""
         if self.config.method.name != "maml_pp":
             return self.meta
         steps = sum(self.loop.lengths)
@@ -226,7 +310,7 @@ def _read_file(path: Path) -> tuple[TrainConfig, dict[str, Any], str]:
 
 
 def _difference(own: Any, saved: Any) -> str | None:
-    """The first place where two trees of tensors differ in names or shapes"""
+    """Return the first place where two trees of tensors differ in names or shapes."""
     if isinstance(own, Tensor) and isinstance(saved, Tensor):
         same = own.shape == saved.shape
         return None if same else f"a tensor of shape {tuple(saved.shape)} where {tuple(own.shape)} is needed"
@@ -239,7 +323,7 @@ def _difference(own: Any, saved: Any) -> str | None:
 
 
 def _fitted(meta: Tree, other: Tree) -> Tree:
-    """The values of `meta` in the shapes of `other`"""
+    """Return the values of `meta` in the shapes of `other`."""
     if params_of(meta) is meta:
         return map_tree(_kept, meta, zeros_like(other))
     mean = map_tree(lambda x, to: x.mean().expand_as(to), meta, other)

@@ -4,14 +4,16 @@ from typing import NamedTuple
 
 import torch
 from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 
 from metastep.core.trees import Tree, tree_leaves
 from metastep.data.images import ImageSet
 from metastep.errors import MetastepError, how_many
-from metastep.step.paths import MetaGradient, fastest
+from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks
+from metastep.step.update import MetaStep
 from metastep.train.device import prepare_device
-from metastep.train.fewshot.building import asked_of, build
+from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.config import OuterConfig, TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import VALIDATION_SEED, Sampler
@@ -34,16 +36,10 @@ def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, 
     return Parts(
         learner,
         build_optimizer(config.outer, learner.meta),
-        gradient_of(config, learner),
+        gradient_of(config, learner.net),
         Sampler.of(images, config.train_episodes, config.seed, device, dtype),
         validation and _validation_sampler(config, validation, device, dtype),
     )
-
-
-def gradient_of(config: TrainConfig, learner: Learner) -> MetaGradient:
-    """Nobody looks whether it is finite: the loop does, when all ranks are together"""
-    estimator = build(config, learner.net).estimator
-    return fastest(asked_of(config, learner.net), estimator, config.chunk_size)
 
 
 def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:
@@ -60,3 +56,26 @@ def build_optimizer(outer: OuterConfig, meta: Tree) -> Optimizer:
     if outer.optimizer == "sgd":
         return SGD(tree_leaves(meta), outer.lr)
     return Adam(tree_leaves(meta), outer.lr, eps=1e-8 if outer.eps is None else outer.eps)
+
+
+def meta_step(config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> MetaStep:
+    """Return the iteration of a run that has made `done` of them."""
+    first, tasks = ranks.share(config.outer.tasks)
+    return MetaStep(
+        parts.gradient,
+        parts.learner.meta,
+        parts.optimizer,
+        clip_value=config.outer.clip,
+        scheduler=scheduler(config.outer, parts.optimizer, done),
+        draw=lambda k: parts.draw(k, tasks, first),
+        ranks=ranks,
+        updates=done,
+    )
+
+
+def scheduler(outer: OuterConfig, optimizer: Optimizer, done: int) -> LambdaLR | None:
+    if outer.schedule == "constant":
+        return None
+    for group in optimizer.param_groups:
+        group["initial_lr"] = outer.lr  # PyTorch wants it where a schedule does not begin at its start
+    return LambdaLR(optimizer, lambda k: 1 - k / outer.iterations, last_epoch=done - 1)

@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
+from metastep.core.estimators import Estimate
+from metastep.core.problems import params_of
+from metastep.core.random import seed_noise
 from metastep.core.trees import norm
 from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import NonFiniteError
@@ -27,16 +31,15 @@ from metastep.train.fewshot.building import trusted
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.judging import Judged, judge
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import Parts, prepare
+from metastep.train.fewshot.parts import Parts, meta_step, prepare
 from metastep.train.fewshot.reconfiguring import reconfigure, reconfigured
 from metastep.train.fewshot.record import recording
 from metastep.train.fewshot.sampling import fitted, read_images, remembered
 from metastep.train.fewshot.scores import mean
-from metastep.train.fewshot.stepping import stepper
 from metastep.train.record import Record
 from metastep.train.run import Run
 from metastep.train.states import optimizer_tree, restore_optimizer
-from metastep.train.stop import stop_on_signals
+from metastep.train.stop import Stop, stop_on_signals
 from metastep.train.turns import Turns, others_go_on, run_alone
 
 
@@ -109,7 +112,8 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
     with run.lock() if ranks.is_first else nullcontext(), stop_on_signals() as stop:
         saved = ranks.from_first(lambda: run.load() if run.last.is_file() else None)
         at = restore(saved, learner, optimizer, run) if saved else Trained()
-        step, started = stepper(config, parts, ranks, at.iterations), at.iterations
+        step, started = meta_step(config, parts, ranks, at.iterations), at.iterations
+        first, tasks = ranks.share(config.outer.tasks)
         with recording(run, ranks, at.iterations if saved else None, total) as record, telling_what_is_kept(record):
             ending = at.iterations == total
             if not ending:
@@ -118,36 +122,49 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
                 beginning.keep(learner, run.folder)
             while not ending:
                 k, began = at.iterations, time.perf_counter()
-                found = step(k, stop)
-                ending = found.stop or k + 1 == total
+                seed_noise(config.seed, k, first)
+                found = step()
                 logging = (k + 1) % config.log_every == 0
-                pausing = ending or logging or (k + 1) % step.queued == 0
+                pausing = k + 1 == total or logging or (k + 1) % step.queued == 0
+                ending = k + 1 == total
                 if pausing:
+                    accuracy, stopping = over_ranks(found, stop, ranks, tasks)
+                    ending = ending or stopping
                     yield from others_go_on(at, settings)
                 if logging:
-                    step.look(k + 1)
+                    step.look()
                 at.iterations, at.seconds = k + 1, at.seconds + time.perf_counter() - began
 
                 if k == started:  # a unit knows only now how it is run
                     record.note(k + 1, "engine", path=step.path)
                     record.say(step.path)
-                shown = {"loss": found.loss, "accuracy": found.accuracy}
                 if pausing:  # beside others, the device is through with it
-                    record.show(k + 1, **shown)
+                    record.show(k + 1, loss=found.loss, accuracy=accuracy)
                 if logging:
-                    record.row(k + 1, "train", **shown, gradient_norm=found.gradient_norm, seconds=at.seconds)
+                    length = norm(params_of(found.grad))  # of θ alone: rates, or a memory, have units of their own
+                    measured = {"loss": found.loss, "accuracy": accuracy, "gradient_norm": length}
+                    record.row(k + 1, "train", **measured, seconds=at.seconds)
                 improved = False
                 if draw_validation and (k + 1) % every == 0:
-                    step.settle(k + 1)
+                    step.settle()
                     row = validation_row(judge(learner, draw_validation, config.validation.episodes, ranks=ranks))
                     record.row(k + 1, "validation", **row, seconds=at.seconds)
                     improved = at.best is None or row["validation_accuracy"] > at.best
                     at.best = row["validation_accuracy"] if improved else at.best
                 if improved or ending or (k + 1) % config.checkpoint_every == 0:
-                    step.settle(k + 1)
+                    step.settle()
                     tree = training_state(learner, optimizer, at)
                     record.save(k + 1, tree, best=tree if improved else None)
     return at
+
+
+def over_ranks(found: Estimate, stop: Stop, ranks: Ranks, tasks: int) -> tuple[Tensor, bool]:
+    """Return the accuracy over all ranks, and whether one of them was asked to stop."""
+    accuracy = found.metrics["accuracy"].mean()
+    if ranks.count == 1:
+        return accuracy, stop.requested
+    accuracy, asked = ranks.mean((accuracy, accuracy.new_tensor(float(stop.requested))), tasks)
+    return accuracy, bool(asked > 0)
 
 
 @contextmanager

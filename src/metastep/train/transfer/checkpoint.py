@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.core.dynamics import State
+from metastep.core.optimizers import State
 from metastep.core.trees import map_tree, require_same, tree_leaves
 from metastep.errors import MetastepError
 from metastep.train.errors import CheckpointError

@@ -16,7 +16,7 @@ from torch.func import grad_and_value
 from torch.nn.functional import cross_entropy
 
 from metastep.core.counting import count_gradient
-from metastep.core.dynamics import State
+from metastep.core.optimizers import State
 from metastep.core.trees import Tree
 from metastep.errors import MetastepError
 from metastep.train.transfer.features import Tapped, tap_and_update
@@ -64,7 +64,7 @@ def iteration(
         if measure_difference:
             metrics["gradient_difference"] = look.gradient_difference(state.meta.params)
         estimate = look.estimate(state.meta.params)
-        meta = method.meta_dynamics.advance(state.meta, estimate.grad, (), 1)
+        meta = method.meta_optimizer.advance(state.meta, estimate.grad, (), 1)
         return TransferState(reached, buffers, meta), {**metrics, "outer": estimate.loss}
 
     return iterate
@@ -100,7 +100,7 @@ def real_step(
 
     count_gradient()
     gradient, (loss, (buffers, metrics)) = grad_and_value(total, has_aux=True)(state.target.params)
-    reached = method.dynamics(lr).advance(state.target, gradient, (), 1)
+    reached = method.inner(lr).advance(state.target, gradient, (), 1)
     return reached, buffers, {"loss": loss, **metrics}
 
 

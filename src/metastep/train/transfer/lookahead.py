@@ -9,9 +9,9 @@ from torch.func import grad, jvp
 from metastep.core.constants import with_constants
 from metastep.core.counting import count_product
 from metastep.core.curvature import exact_forward
-from metastep.core.dynamics import State
 from metastep.core.estimators import Estimate, first_order, unrolled
 from metastep.core.noise import replayed
+from metastep.core.optimizers import State
 from metastep.core.rates import Rate
 from metastep.core.trees import Tree, hollow_like, relative_change
 from metastep.core.windows import InnerLoop, Loss, Problem, Window, scalar, task_gradient, window_lengths
@@ -35,7 +35,7 @@ class Lookahead(NamedTuple):
         exactly = self.method.outer == "accuracy"
         outer = self.losses.accuracy if exactly else self.losses.total
         problem = Problem(lambda meta, batch: self.start, lambda batch, lengths: windows, outer)
-        loop = InnerLoop(problem, self.method.dynamics(self.rate()), lengths)
+        loop = InnerLoop(problem, self.method.inner(self.rate()), lengths)
         estimator = unrolled(loop, partial(curvature, windows[0])) if exactly else first_order(loop)
         return estimator(meta, self.batch)
 
@@ -53,7 +53,7 @@ class Lookahead(NamedTuple):
         """‖∇L_tfr(φ₁) − ∇L_tfr(φ₀)‖ / ‖∇L_tfr(φ₁)‖ over one step"""
         window = self.window(self.losses.transfer, 1)
         before = task_gradient(window, self.start.params, meta)
-        moved = self.method.dynamics(self.rate()).advance(self.start, before, meta, 1)
+        moved = self.method.inner(self.rate()).advance(self.start, before, meta, 1)
         after = task_gradient(window, moved.params, meta)
         return relative_change(before, after)
 

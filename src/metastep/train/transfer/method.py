@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from metastep.core.dynamics import SGD, Adam, State
-from metastep.core.modules import parameters_of
+from metastep.core.modules import parameters
+from metastep.core.optimizers import SGD, Adam, State
 from metastep.core.rates import Rate, require_rates
 from metastep.core.trees import Tree, map_tree, zeros_like
 from metastep.errors import MetastepError, require_positive
@@ -56,13 +56,13 @@ class Method:
         """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
         return self.kind == "transfer" and self.learned and self.steps > 0
 
-    def dynamics(self, lr: Rate) -> Packed:
+    def inner(self, lr: Rate) -> Packed:
         if self.optimizer == "adam":
             return Packed(Adam(lr, weight_decay=self.weight_decay))
         return Packed(SGD(lr, self.momentum, weight_decay=self.weight_decay))
 
     @property
-    def meta_dynamics(self) -> Packed:
+    def meta_optimizer(self) -> Packed:
         return Packed(Adam(self.meta_lr, weight_decay=self.meta_weight_decay))
 
 
@@ -80,21 +80,21 @@ class TransferState(NamedTuple):
 
 def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
     """Where training starts: copies of what the modules hold. Its structure stays as it is from then on."""
-    matching = parameters_of(guidance.matching) if guidance else {}
-    networks = parameters_of(guidance.networks) if guidance else {}
-    params = _copied({"target": parameters_of(target.module), "matching": matching})
+    matching = parameters(guidance.matching) if guidance else {}
+    networks = parameters(guidance.networks) if guidance else {}
+    params = _copied({"target": parameters(target.module), "matching": matching})
     none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
     return TransferState(
-        _fresh(method.dynamics(0.0), params, none_yet),
+        _fresh(method.inner(0.0), params, none_yet),
         _copied(buffers_of(target.module)),
-        _fresh(method.meta_dynamics, _copied(networks), none_yet.clone()),
+        _fresh(method.meta_optimizer, _copied(networks), none_yet.clone()),
     )
 
 
-def _fresh(dynamics: Packed, params: Tree, step: Tensor) -> State:
+def _fresh(inner: Packed, params: Tree, step: Tensor) -> State:
     # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
-    velocity = (zeros_like(params),) if isinstance(dynamics.inner, SGD) and dynamics.inner.momentum else ()
-    return State(params, dynamics.init(params).memory or velocity, step)
+    velocity = (zeros_like(params),) if isinstance(inner.inner, SGD) and inner.inner.momentum else ()
+    return State(params, inner.init(params).memory or velocity, step)
 
 
 def _copied(tree: Tree) -> Tree:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from metastep.core.dynamics import SGD, Adam, State, is_linear
+from metastep.core.optimizers import SGD, Adam, State, is_linear
 from metastep.core.trees import Tree, joined, parted, tree_flatten, tree_leaves, tree_unflatten
 
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much

@@ -7,7 +7,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from metastep.core.modules import parameters_of
+from metastep.core.modules import parameters
 from metastep.data.catalog import data_directory
 from metastep.errors import MetastepError
 from metastep.nets.weights import MisfitError, load_weights
@@ -101,7 +101,7 @@ def load_source(net: nn.Module, config: TransferConfig, path: Path, leave_out: S
 
 def _cause(net: nn.Module, config: TransferConfig, misfit: MisfitError) -> str:
     stored, own = misfit.stored, misfit.own
-    if stored and own and misfit.name == next(iter(parameters_of(net))) and _differ_in(1, stored, own):
+    if stored and own and misfit.name == next(iter(parameters(net))) and _differ_in(1, stored, own):
         seen = f"that net takes pictures that are {coloured(stored[1])}"
         return f"{seen}, and those of {config.data.name} are {coloured(own[1])}. {OTHER_SOURCE}"
     if stored and own and misfit.name.startswith(head_of(net)) and _differ_in(0, stored, own):
@@ -119,4 +119,4 @@ def coloured(channels: int) -> str:
 
 def head_of(net: nn.Module) -> str:
     """How the names of its last layer begin: the one that fine-tuning starts anew"""
-    return list(parameters_of(net))[-1].rpartition(".")[0] + "."
+    return list(parameters(net))[-1].rpartition(".")[0] + "."

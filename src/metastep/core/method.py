@@ -1,0 +1,73 @@
+"""What every method is made of: four small parts, each of which a method may leave as it is."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+from metastep.core.checks import require_lengths
+from metastep.core.curvature import exact
+from metastep.core.estimators import Estimator, unrolled
+from metastep.core.optimizers import InnerOptimizer
+from metastep.core.options import require_options, require_takes_options, written
+from metastep.core.trees import Tree
+from metastep.core.windows import InnerLoop, Problem, Steps, inner_loop
+
+
+class Method:
+    """Describe how the meta-gradient is estimated. A method is a frozen dataclass: equal, printable, picklable.
+
+    A subclass overrides what it changes of the four parts below. Its field `window`, if it has one, says how many inner
+    steps share a gradient. Its field `curvature`, if it has one, gives the second-order products.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import metastep as ms
+        >>> @dataclass(frozen=True, repr=False)
+        ... class LastWindows(ms.methods.Method):
+        ...     depth: int = 2
+        ...     def estimator(self, loop):
+        ...         return ms.estimators.unrolled(loop, depth=self.depth)
+        >>> LastWindows(depth=3)
+        LastWindows(depth=3)
+    """
+
+    entrywise: ClassVar[bool] = False
+    """Whether the parameters of many tasks may be one tensor: the method reads neither their names nor their sums."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        require_takes_options(cls, args, options)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        require_options(self)
+        window = getattr(self, "window", 1)
+        require_lengths(window=window)
+        if isinstance(window, list):
+            object.__setattr__(self, "window", tuple(window))  # so that equal methods have equal hashes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return written(self)
+
+    def problem(self, problem: Problem) -> Problem:
+        """Return the problem that the inner loop solves."""
+        return problem
+
+    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
+        """Return the inner optimizer that the loop uses."""
+        return inner
+
+    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
+        """Return θ for these parameters, with the rates or the memory that the method learns."""
+        del inner, lengths
+        return params
+
+    def loop(self, problem: Problem, inner: InnerOptimizer, steps: Steps) -> InnerLoop:
+        """Return the inner loop that the estimator is made of."""
+        return inner_loop(self.problem(problem), self.inner(inner), steps, getattr(self, "window", 1))
+
+    def estimator(self, loop: InnerLoop) -> Estimator:
+        """Return the function (meta, task) -> Estimate."""
+        return unrolled(loop, getattr(self, "curvature", exact))

@@ -1,0 +1,217 @@
+"""An update as one unit that a GPU replays without the host.
+
+Nobody waits for the device, so an update that is not finite is not made and is not counted: the count of updates tells
+at the next look which one it was.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from metastep.core.estimators import Estimate
+from metastep.core.modules import draws_noise
+from metastep.core.optimizers import SGD, InnerOptimizer, State
+from metastep.core.problems import few_shot_of
+from metastep.core.torch_optimizers import from_optimizer, into_optimizer
+from metastep.core.trees import Tree, is_number, joined, map_tree, parted, tree_leaves, zeros_like
+from metastep.errors import MetastepError, NonFiniteError, first_line
+from metastep.step.capture import Unit, unit
+from metastep.step.chain.serving import for_kernels
+from metastep.step.gradient import MetaGradient, looks
+from metastep.step.streams import aside, wait_for
+
+if TYPE_CHECKING:
+    from metastep.step.update import MetaStep
+
+Settings = list[dict[str, Any]]  # the options of an optimizer's groups
+
+
+class Prepared(NamedTuple):
+    """All that an update changes."""
+
+    state: State
+    """θ as one vector, the optimizer's memory, and how many updates were made."""
+    number: Tensor
+    """The number of the next update; above the count of `state` once an update could not be made."""
+    tasks: Any
+    """Those of the next update, drawn beside the one before it; () if calls bring them."""
+
+
+class CapturedUpdate:
+    """An update as a function of what the last one left. The host only starts it."""
+
+    queued = 10
+
+    def __init__(self, step: "MetaStep") -> None:
+        self._step, self._named = step, {str(i): leaf for i, leaf in enumerate(tree_leaves(step.meta))}
+        self._recent: dict[int, Any] = {}
+        self._at: Prepared
+        self._prepare(step.updates, moving=step.scheduler is not None)
+        step.optimizer.__dict__["_opt_called"] = True  # else schedulers warn that no step of it was called
+
+    @property
+    def path(self) -> str:
+        return self._unit.path
+
+    def __call__(self, number: int, tasks: Any) -> Estimate:
+        self._keep_up(number)
+        if self._step.draw is not None:
+            self._at, found = self._unit(self._at, *self._rate())
+            return self._estimate(found)
+        self._recent[number] = tasks
+        self._take()
+        self._at, found = self._unit(self._at, *self._rate(), tasks)
+        self._give()
+        return self._estimate(map_tree(torch.clone, found))  # what a replay gives, the next one overwrites
+
+    def look(self, updates: int) -> None:
+        made = int(self._at.state.step)
+        if made < updates:
+            self._write()
+            step = self._step
+            tasks = step.draw(made) if step.draw else self._recent[made]
+            from metastep.step.update import why  # only here: it is made of this
+
+            reason = why(step.gradient, step.meta, tasks, step.gradient.unchecked(step.meta, tasks))
+            raise NonFiniteError(f"update {made + 1}: {reason}")
+        self._recent.clear()
+
+    def settle(self, updates: int) -> None:
+        self.look(updates)
+        self._write()
+
+    def _prepare(self, updates: int, moving: bool) -> None:
+        """moving: the learning rate is an input of the unit, since it changes"""
+        step = self._step
+        self._settings, self._looks = settings_of(step.optimizer), looks_of(step.gradient)
+        dynamics, start = from_optimizer(step.optimizer, self._named)
+        start = first_memory(dynamics, start)
+        count = torch.tensor(float(updates), dtype=torch.float64, device=tree_leaves(step.meta)[0].device)
+        state = State(joined(start.params), tuple(joined(part) for part in start.memory), count)
+        self._at = Prepared(state, count.clone(), step.draw(updates) if step.draw else ())
+        self._moving = moving
+        outer = dynamics if moving else for_kernels(dynamics, state.params)
+        self._unit: Unit = unit(self._iteration(outer), count.device)
+
+    def _keep_up(self, number: int) -> None:
+        """A graph has frozen the module's attributes and the optimizer's options: record anew what has changed"""
+        settings = settings_of(self._step.optimizer)
+        if looks_of(self._step.gradient) == self._looks and self._same(settings):
+            return
+        rates_changed = [g["lr"] for g in settings] != [g["lr"] for g in self._settings]
+        self.settle(number)
+        self._prepare(number, self._moving or rates_changed)
+
+    def _same(self, settings: Settings) -> bool:
+        if not self._moving:
+            return settings == self._settings
+        return [g | {"lr": 0} for g in settings] == [g | {"lr": 0} for g in self._settings]
+
+    def _rate(self) -> tuple[Tensor, ...]:
+        if not self._moving:
+            return ()
+        rate = float(self._step.optimizer.param_groups[0]["lr"])
+        return (torch.full_like(self._at.number, rate),)
+
+    def _iteration(self, dynamics: InnerOptimizer) -> Callable[..., tuple[Prepared, tuple[Any, ...]]]:
+        """What it left, and (loss, meta-gradient, metrics); nothing in it waits for the device"""
+        step, device = self._step, tree_leaves(self._step.meta)[0].device
+        from metastep.step.update import all_ranks  # only here: it is made of this
+
+        def iteration(at: Prepared, *given: Any) -> tuple[Prepared, tuple[Any, ...]]:
+            state, number, tasks = at
+            rate, tasks = (given[0], tasks) if self._moving else (None, tasks)
+            tasks = tasks if step.draw else given[-1]
+            with aside(device, "episodes"):
+                following = step.draw(number.long() + 1) if step.draw else ()
+                next_number = number + 1
+            with aside(device, "made"):
+                unbroken = number == state.step
+            found, _ = all_ranks(step.gradient, step.ranks, parted(state.params, step.meta), tasks)
+            grad = joined(found.grad)
+            with aside(device, "made"):
+                length = torch.linalg.vector_norm(grad)
+                made = (length + found.loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
+            moving = dynamics if rate is None else replace(dynamics, lr=lambda meta, step: rate)  # type: ignore[type-var]
+            clipped = step.clip(grad, length)
+            after = moving.advance(state, clipped, (), 1)
+            wait_for(device, "made")
+            kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
+            wait_for(device, "episodes")
+            return Prepared(kept, next_number, following), (found.loss, grad, found.metrics)
+
+        return torch.no_grad()(iteration)
+
+    def _estimate(self, found: tuple[Any, ...]) -> Estimate:
+        loss, grad, metrics = found
+        return Estimate(loss, parted(grad, self._step.meta), metrics)
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        """θ is the caller's: it may have been changed since"""
+        torch._foreach_copy_(tree_leaves(parted(self._at.state.params, self._named)), tree_leaves(dict(self._named)))
+
+    @torch.no_grad()
+    def _give(self) -> None:
+        torch._foreach_copy_(tree_leaves(dict(self._named)), tree_leaves(parted(self._at.state.params, self._named)))
+
+    def _write(self) -> None:
+        params, memory, step = self._at.state
+        parts = State(parted(params, self._named), tuple(parted(part, self._named) for part in memory), step)
+        into_optimizer(parts, self._step.optimizer, self._named)
+
+
+def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -> str | None:
+    """Why updates cannot be captured in a CUDA graph, or None if they can"""
+    leaves = tree_leaves(meta)
+    if any(leaf.device.type != "cuda" for leaf in leaves):
+        return "CUDA graphs need a GPU"
+    few_shot = few_shot_of(gradient.problem)
+    if few_shot is None or not _is_torchs(few_shot.loss):
+        return "a CUDA graph would freeze the values that a loss of your own reads"
+    if draws_noise(few_shot.module):
+        return "the module draws random numbers, which the sweep must draw again"
+    return why_not_functional(meta, optimizer)
+
+
+def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
+    """Why the optimizer's step cannot be a function of one vector, or None if it can"""
+    leaves = {str(i): leaf for i, leaf in enumerate(tree_leaves(meta))}
+    if len({leaf.dtype for leaf in leaves.values()}) > 1 or not all(leaf.requires_grad for leaf in leaves.values()):
+        return "tensors of meta differ in precision, or some are frozen"
+    try:
+        dynamics, _ = from_optimizer(optimizer, leaves)
+    except MetastepError as error:
+        return first_line(error)
+    if not all(is_number(getattr(dynamics, name)) for name in ("lr", "weight_decay")):
+        return "parameter groups have options of their own"
+    if isinstance(dynamics, SGD) and not is_number(dynamics.momentum):
+        return "parameter groups have options of their own"
+    if isinstance(dynamics, SGD) and dynamics.momentum and dynamics.dampening:
+        return "the first step of SGD with dampening differs from all others"
+    return None
+
+
+def first_memory(dynamics: InnerOptimizer, start: State) -> State:
+    """SGD's first step makes its velocity; zeros give the same, and a graph needs memory of one shape"""
+    if isinstance(dynamics, SGD) and dynamics.momentum and not start.memory:
+        return start._replace(memory=(zeros_like(start.params),))
+    return start
+
+
+def settings_of(optimizer: Optimizer) -> Settings:
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def looks_of(gradient: MetaGradient) -> Any:
+    few_shot = few_shot_of(gradient.problem)
+    return few_shot and looks(few_shot.module)
+
+
+def _is_torchs(loss: Any) -> bool:
+    """Whether a loss is PyTorch's own, so that it reads nothing that changes between calls"""
+    return str(getattr(loss, "__module__", None) or type(loss).__module__).startswith("torch.")

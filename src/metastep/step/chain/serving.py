@@ -1,0 +1,192 @@
+"""Whether hand-written derivatives serve a few-shot problem, and what computes them."""
+
+from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from metastep.core.checks import require_pictures
+from metastep.core.curvature import exact
+from metastep.core.estimators import Estimate
+from metastep.core.method import Method
+from metastep.core.modules import parameters
+from metastep.core.optimizers import SGD, Adam, InnerOptimizer, RMSprop
+from metastep.core.problems import FewShot, accuracy, in_batches, params_of
+from metastep.core.solvers import ConjugateGradient
+from metastep.core.trees import Tree, dot, is_number, tree_leaves
+from metastep.core.windows import InnerLoop, Steps
+from metastep.errors import MetastepError
+from metastep.step.chain import plain
+from metastep.step.chain.algebra import Operators
+from metastep.step.chain.chain import Chain, NotAChainError, chain_of
+from metastep.step.chain.problem import FusedJudge, dot_of_each, fused_over_tasks, fused_problem
+
+
+class Asked(NamedTuple):
+    """What a few-shot meta-gradient is described by."""
+
+    few_shot: FewShot
+    method: Method
+    inner: InnerOptimizer
+    steps: Steps
+    batch: int | None
+    shuffled: bool
+
+    @property
+    def parameter(self) -> Tensor:
+        """Its device and precision are those of the computation."""
+        return next(iter(parameters(self.few_shot.module).values()))
+
+
+class Served:
+    """A description that the hand-written derivatives serve, for pictures of one size."""
+
+    def __init__(self, asked: Asked, chain: Chain, operators: Operators, how: str) -> None:
+        self.asked, self.chain, self.operators, self.path = asked, chain, operators, f"derivatives by hand, {how}"
+
+    @cached_property
+    def loop(self) -> InnerLoop:
+        """The inner loop of all tasks at once: their parameters are one tensor"""
+        asked = self.asked
+        problem = fused_problem(self.chain, self.operators)
+        if asked.batch:
+            problem = in_batches(problem, asked.batch, axis=1, shuffled=asked.shuffled)
+        inner = asked.inner if self.operators is plain else in_one_pass(asked.inner)
+        return self._method.loop(problem, inner, asked.steps)
+
+    @property
+    def _method(self) -> Method:
+        """The method, with a solver that keeps tasks apart"""
+        solver = getattr(self.asked.method, "solver", None)
+        return replace(self.asked.method, solver=replace(solver, dot=dot_of_each)) if solver else self.asked.method  # type: ignore[type-var]
+
+    def estimate(self, chunk_size: int | None) -> Any:
+        """A function (meta, tasks) -> Estimate"""
+        found = fused_over_tasks(
+            self.chain, self._method.estimator(self.loop), chunk_size, apart=compares_with_theta(self.asked.method)
+        )
+
+        def estimate(meta: Tree, tasks: Any) -> Estimate:
+            estimate = found(meta, tasks)
+            return estimate._replace(metrics=self._named(estimate.metrics), state=None)
+
+        return estimate
+
+    @property
+    def judging(self) -> FusedJudge:
+        """Loss and accuracy on the queries, at the end of the inner loop or after each window"""
+        return FusedJudge(self.chain, self.loop)
+
+    def judge(self, meta: Tree, tasks: Any) -> Estimate:
+        """The outer loss and the metrics alone"""
+        metrics = self.judging.at_the_end(meta, tasks)
+        return Estimate(metrics["loss"].mean(), (), self._named(metrics))
+
+    def _named(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        wanted = self.asked.few_shot.metrics or {}
+        return {"loss": metrics["loss"], **dict.fromkeys(wanted, metrics["accuracy"])}
+
+    def require_values(self, meta: Tree, tasks: Any) -> None:
+        """Refuse values that a kernel would not complain about."""
+        self.asked.few_shot.theta(params_of(meta))
+        first, parameter, ways = tree_leaves(meta)[0], self.asked.parameter, self.chain.head.ways
+        if parameter.is_cuda and (first.device, first.dtype) != (parameter.device, parameter.dtype):
+            raise MetastepError(
+                f"meta is {first.dtype} on {first.device}, but the module is {parameter.dtype} on {parameter.device}. "
+                "Move one to the other."
+            )
+        for x, y in tasks:
+            require_pictures(x, first)
+            if bool(((y < 0) | (y >= ways)).any()):
+                raise MetastepError(
+                    f"labels from {int(y.min())} to {int(y.max())} must be from 0 to {ways - 1}, one for each output "
+                    "of the head. To leave some out of the loss, write a loss of your own."
+                )
+
+
+def served(asked: Asked, size: int) -> Served:
+    """Return what computes this for square pictures of `size`, or raise NotAChainError with the reason."""
+    require_served(asked)
+    chain = chain_of(asked.few_shot.module, size)
+    return Served(asked, chain, *operators_for(chain, asked.parameter))
+
+
+def compares_with_theta(method: Method) -> bool:
+    """Whether the estimator subtracts φ from θ (Reptile), so that θ needs a task axis too"""
+    return hasattr(method, "keep_memory")
+
+
+def require_served(asked: Asked) -> None:
+    """Refuse what mixes the entries of the one vector that all tasks are, or looks for them by name."""
+    few_shot, method, inner = asked.few_shot, asked.method, asked.inner
+    if not is_cross_entropy(few_shot.loss):
+        raise NotAChainError("the loss is not cross_entropy")
+    if any(metric is not accuracy for metric in (few_shot.metrics or {}).values()):
+        raise NotAChainError("a metric is not metastep.accuracy")
+    if not method.entrywise:
+        raise NotAChainError(f"{type(method).__name__} is not written out by hand")
+    if getattr(method, "curvature", exact) is not exact:
+        raise NotAChainError("another curvature was asked for")
+    solver = getattr(method, "solver", None)
+    if solver is not None and (type(solver) is not ConjugateGradient or solver.dot is not dot):
+        raise NotAChainError("another solver was asked for, which may mix tasks")
+    if type(inner) not in (SGD, Adam, RMSprop):
+        raise NotAChainError(f"{type(inner).__name__} may look at several entries at once")
+    if not all(is_number(rate) or (isinstance(rate, Tensor) and rate.dim() == 0) for rate in _rates(inner)):
+        raise NotAChainError("inner rates are not one number each")
+
+
+def is_cross_entropy(loss: Any) -> bool:
+    """The function, or the module with its defaults"""
+    if loss is cross_entropy:
+        return True
+    plain = nn.CrossEntropyLoss()
+    told = ("weight", "ignore_index", "reduction", "label_smoothing")
+    return type(loss) is nn.CrossEntropyLoss and all(getattr(loss, n) == getattr(plain, n) for n in told)
+
+
+def operators_for(chain: Chain, parameter: Tensor) -> tuple[Operators, str]:
+    """What a chain is computed with where `parameter` is, in words too"""
+    if parameter.dtype not in (torch.float32, torch.float64):
+        raise NotAChainError(f"parameters are {parameter.dtype}")
+    if not parameter.is_cuda or parameter.dtype == torch.float64:
+        return plain, f"in PyTorch ({str(parameter.dtype).removeprefix('torch.')})"
+    if find_spec("triton") is None:
+        return plain, "in PyTorch: Triton is not installed"
+    from metastep.step.chain.launch import TritonOperators, require_kernels  # only here: Triton is for GPUs
+
+    try:
+        require_kernels(chain)
+    except NotAChainError as reason:
+        return plain, f"in PyTorch: {reason}"
+    precision = {"highest": "float32", "high": "tf32", "medium": "bf16"}[torch.get_float32_matmul_precision()]
+    return TritonOperators("ieee" if precision == "float32" else precision), f"by Triton kernels ({precision})"
+
+
+def for_kernels(dynamics: InnerOptimizer, params: Tensor) -> InnerOptimizer:
+    """The same dynamics, by one kernel if there is one for it and for where `params` is"""
+    served = params.is_cuda and params.dtype == torch.float32 and find_spec("triton") is not None
+    return in_one_pass(dynamics) if served else dynamics
+
+
+def in_one_pass(dynamics: InnerOptimizer) -> InnerOptimizer:
+    """SGD with momentum, or Adam, as one kernel, if their rates are numbers; for one float32 tensor on a GPU"""
+    if not all(is_number(rate) for rate in _rates(dynamics)):
+        return dynamics
+    if type(dynamics) is SGD and dynamics.momentum:
+        from metastep.step.chain.sgd import FusedSGD  # only here: Triton is for GPUs
+
+        return FusedSGD(**vars(dynamics))
+    if type(dynamics) is Adam and (dynamics.decoupled_weight_decay or not dynamics.weight_decay):
+        from metastep.step.chain.adam import FusedAdam
+
+        return FusedAdam(**vars(dynamics))
+    return dynamics
+
+
+def _rates(dynamics: InnerOptimizer) -> list[Any]:
+    return [getattr(dynamics, name, 0.0) for name in ("lr", "momentum", "weight_decay")]

@@ -1,0 +1,434 @@
+"""`MetaGradient`: a description of a meta-gradient, and the fastest engine that serves it.
+
+Chains of convolution, BatchNorm, ReLU and max-pooling are differentiated by hand (`metastep.step.chain`): by Triton
+kernels on a GPU, in PyTorch elsewhere. Everything else is mapped over tasks (`metastep.step.mapped`). `path` says which
+engine runs, and why nothing faster does.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+
+from metastep.core.accumulating import accumulated
+from metastep.core.checks import require_data
+from metastep.core.estimators import Estimate, Estimator
+from metastep.core.method import Method
+from metastep.core.optimizers import InnerOptimizer
+from metastep.core.problems import few_shot_of, in_batches
+from metastep.core.tasks import require_finite, stack, task_count
+from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
+from metastep.core.windows import InnerLoop, Problem, Steps
+from metastep.errors import MetastepError, first_line
+from metastep.step.chain.chain import NotAChainError
+from metastep.step.chain.problem import FusedJudge
+from metastep.step.chain.serving import Asked, Served, served
+from metastep.step.given import (
+    require_constant,
+    require_counts,
+    require_keep,
+    require_order,
+    require_parts,
+    tree_of,
+)
+from metastep.step.mapped import Keep, at_once, mapped, started
+from metastep.step.surrogate import loss_of
+
+
+class Engine(NamedTuple):
+    """What computes a batch of tasks."""
+
+    run: Callable[[Tree, Any], Estimate]
+    require_values: Callable[[Tree, Any], None]
+    path: str
+
+
+@dataclass(frozen=True, repr=False)
+class MetaGradient:
+    """Describe a meta-gradient; called with (meta, tasks), it gives an `Estimate`.
+
+    A MetaGradient is immutable and printable. Two are equal if their parts are. It pickles if its functions do.
+
+    Args:
+        problem: What is learned: `few_shot(net, loss)`, or a `Problem` of three functions.
+        method: How the meta-gradient is estimated, such as `MAML()` or `MultiStep(window=4)`.
+        inner: The inner optimizer, such as `SGD(lr=0.1)`.
+        steps: Inner steps, or a list with the length of each window.
+        batch: Examples of the support in each window's mini-batch; all if left out.
+        shuffled: Shuffle the support before every pass over it.
+        chunk_size: Tasks computed at a time. It bounds the memory. With 1, tasks run one after the other without vmap,
+            which serves every module that a single task can run.
+        example_chunk_size: Examples computed at a time, for losses and metrics that are means over examples. It bounds
+            the memory further. A BatchNorm would see one part alone.
+
+    Raises:
+        MetastepError: The parts do not fit together; the message says what to write.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 3)
+        >>> problem = ms.few_shot(net, torch.nn.functional.cross_entropy)
+        >>> gradient = ms.MetaGradient(problem, ms.MultiStep(window=4), ms.SGD(lr=0.1), steps=8)
+        >>> batch = torch.randn(4, 6, 2), torch.randint(3, (4, 6))  # 4 tasks of 6 examples
+        >>> estimate = gradient(net, ms.Task(support=batch, query=batch))
+        >>> estimate.metrics["loss"].shape
+        torch.Size([4])
+    """
+
+    problem: Problem
+    method: Method
+    inner: InnerOptimizer
+    _: KW_ONLY
+    steps: Steps
+    batch: int | None = None
+    shuffled: bool = False
+    chunk_size: int | None = None
+    example_chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        require_parts(self.problem, self.method, self.inner)
+        require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
+        _ = self.loop  # says at once what does not fit
+
+    def __repr__(self) -> str:
+        options = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.kw_only]
+        told = [option for option in options if not option.endswith(("=None", "=False"))]
+        return f"MetaGradient({', '.join([_named(self.problem), repr(self.method), repr(self.inner), *told])})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, part in given.items():
+            _require_pickles(name, part)
+        return partial(MetaGradient, **given), ()
+
+    @cached_property
+    def loop(self) -> InnerLoop:
+        """The inner loop of one task."""
+        problem = in_batches(self.problem, self.batch, shuffled=self.shuffled) if self.batch else self.problem
+        loop = self.method.loop(problem, self.inner, self.steps)
+        if self.example_chunk_size is None:
+            return loop
+        return loop._replace(problem=accumulated(loop.problem, self.example_chunk_size))
+
+    @cached_property
+    def estimator(self) -> Estimator:
+        """The method on one task: a function (meta, task) -> Estimate, and the specification of all engines."""
+        return self.method.estimator(self.loop)
+
+    def __call__(self, meta: Any, tasks: Any, *, keep: Keep = None, start: Any = None) -> Estimate:
+        """Return the meta-gradient, the mean over tasks.
+
+        A result that is not finite is an error, and one of zeros is a warning.
+
+        Args:
+            meta: θ: a tree of tensors or a module.
+            tasks: Tasks stacked along a first axis, or a list of them. In a list they may differ in shape.
+            keep: "params" returns φ of each task in `state`. "state" returns a `Kept` with the optimizer's memory and
+                the linear solution too. Either takes the memory of all tasks' φ.
+            start: Where the inner loops begin: φ of each task, or what `keep` returned. θ then does not move the start.
+
+        Returns:
+            An `Estimate`.
+
+        Raises:
+            MetastepError: The arguments do not fit together.
+            NonFiniteError: The meta-gradient is not finite; the message names the task and the window.
+        """
+        meta = tree_of(meta)
+        require_order(meta, tasks)
+        require_keep(keep)
+        if isinstance(tasks, list) and not _alike(tasks):
+            return self._one_by_one(meta, tasks, keep, start)
+        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        engine = self.engine(meta, tasks, keep, start)
+        engine.require_values(meta, tasks)
+        found = engine.run(meta, tasks)
+        if not torch.compiler.is_compiling():
+            require_finite(self._estimator_of(start), meta, tasks, found)
+        return found
+
+    def unchecked(self, meta: Tree, tasks: Any) -> Estimate:
+        """Return the same for stacked tasks, without looking at any value, which would wait for a GPU."""
+        return self.engine(meta, tasks).run(meta, tasks)
+
+    def loss(self, meta: Any, tasks: Any, *, start: Any = None) -> Tensor:
+        """Return the outer loss as a scalar whose `.backward()` adds the meta-gradient to `.grad`.
+
+        Without grad mode, or if nothing in `meta` requires grad, it costs the inner loop alone. Several processes do
+        not talk to each other here: see `MetaStep`.
+
+        Args:
+            meta: θ: a tree of tensors or a module.
+            tasks: Stacked tasks, or a list of them.
+            start: Where the inner loops begin, as for a call.
+
+        Returns:
+            The mean outer loss.
+
+        Raises:
+            MetastepError: A tensor of the tasks requires grad; or the result was differentiated twice.
+
+        Example:
+            >>> import torch
+            >>> import metastep as ms
+            >>> net = torch.nn.Linear(2, 1)
+            >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+            >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=2)
+            >>> batch = torch.randn(4, 6, 2), torch.randn(4, 6, 1)
+            >>> gradient.loss(net, ms.Task(batch, batch)).backward()
+            >>> net.weight.grad.shape
+            torch.Size([1, 2])
+        """
+        meta = tree_of(meta)
+        require_constant(tasks)
+        if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tree_leaves(meta)):
+            return loss_of(lambda theta: self(theta, tasks, start=start), meta)
+        return self.judge(meta, tasks, start=start).loss
+
+    def judge(self, meta: Any, tasks: Any, *, start: Any = None) -> Estimate:
+        """Return the outer loss and the metrics alone; `grad` is empty.
+
+        Args:
+            meta: θ: a tree of tensors or a module.
+            tasks: Stacked tasks, or a list of them.
+            start: Where the inner loops begin, as for a call.
+
+        Returns:
+            An `Estimate` without gradient.
+        """
+        meta = tree_of(meta)
+        if isinstance(tasks, list) and not _alike(tasks):
+            starts = _starts(start, len(tasks))
+            return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
+        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        found, _ = self._served(tasks, None, start)
+        if found is not None:
+            found.require_values(meta, tasks)
+            return found.judge(meta, tasks)
+        return mapped(self.method, self.loop, self.chunk_size, judged=True)(meta, tasks, start)
+
+    def init(self, params: Any) -> Tree:
+        """Return θ for these parameters, with the rates or the memory that the method learns.
+
+        Args:
+            params: A tree of tensors, or a module, whose own parameters θ then is.
+
+        Returns:
+            θ. Its tensors require grad.
+
+        Example:
+            >>> import torch
+            >>> import metastep as ms
+            >>> net = torch.nn.Linear(2, 1)
+            >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+            >>> gradient = ms.MetaGradient(problem, ms.MetaSGD(), ms.SGD(lr=0.1), steps=2)
+            >>> sorted(gradient.init(net))
+            ['params', 'rates']
+        """
+        params = tree_of(params)
+        meta = self.method.init(params, self.inner, self.loop.lengths)
+        own = {id(leaf) for leaf in tree_leaves(params)}
+        return map_tree(lambda leaf: leaf if id(leaf) in own else leaf.requires_grad_(), meta)
+
+    def adapt(self, meta: Any, task: Any) -> Tree:
+        """Return φ after the inner loop on one task. `ms.as_module(net, φ)` makes a module of it.
+
+        Args:
+            meta: θ: a tree of tensors or a module.
+            task: One task. Only its support is used.
+
+        Returns:
+            φ.
+        """
+        return self.estimator.adapt(tree_of(meta), task)
+
+    def at(self, meta: Any, task: Any, params: Any) -> Estimate:
+        """Differentiate implicitly at a solution that you bring; no inner step is made.
+
+        Args:
+            meta: θ: a tree of tensors or a module.
+            task: One task.
+            params: φ that solves its inner problem: a tree or a module.
+
+        Returns:
+            An `Estimate` of this task.
+
+        Raises:
+            MetastepError: The method is not an implicit one.
+        """
+        at = getattr(self.method, "at", None)
+        if at is None:
+            raise MetastepError(
+                f"{self.method!r} differentiates the steps of the inner loop, so it needs them. Use ms.IMAML(…) to "
+                "differentiate at a solution."
+            )
+        meta, state = tree_of(meta), self.inner.init(map_tree(torch.Tensor.detach, tree_of(params)))
+        require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params")
+        return Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
+
+    @property
+    def path(self) -> str:
+        """Which engine ran last, and why nothing faster did."""
+        return self._ran[-1] if self._ran else "not called yet: the engine is chosen from the tasks"
+
+    def engine(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Engine:
+        """Choose what computes these tasks."""
+        del meta
+        found, reason = self._served(tasks, keep, start)
+        if found is not None:
+            engine = Engine(found.estimate(self.chunk_size), found.require_values, found.path)
+        else:
+            run = self._mapped(keep, self.chunk_size)
+            how = _chunks(self.chunk_size or at_once(tasks, task_count(tasks)))
+            engine = Engine(partial(_from, run, start), _anything, f"autograd, {how}: {reason}")
+        self._ran[:] = [engine.path]
+        return engine
+
+    def chain(self, size: int) -> Served:
+        """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
+        few_shot = few_shot_of(self.problem)
+        if few_shot is None:
+            raise NotAChainError("the problem is not few_shot(net, loss)")
+        if self.example_chunk_size is not None:
+            raise NotAChainError("examples are taken in parts")
+        key = size, looks(few_shot.module)
+        if key not in self._chains:
+            asked = Asked(few_shot, self.method, self.inner, self.steps, self.batch, self.shuffled)
+            self._chains[key] = served(asked, size)
+        return self._chains[key]
+
+    def judge_by_hand(self, size: int) -> FusedJudge | None:
+        """Return what judges by hand, or None where it cannot be by hand."""
+        try:
+            return self.chain(size).judging
+        except NotAChainError:
+            return None
+
+    def _served(self, tasks: Any, keep: Keep, start: Any) -> tuple[Served | None, str]:
+        try:
+            if keep is not None or start is not None:
+                raise NotAChainError("states are kept or given, which the hand-written derivatives do not do")
+            return self.chain(_size_of(tasks)), ""
+        except NotAChainError as reason:
+            return None, str(reason)
+
+    def _mapped(self, keep: Keep, chunk_size: int | None) -> Callable[[Tree, Any, Any], Estimate]:
+        """Made once: torch.compile knows functions by their identity"""
+        if (keep, chunk_size) not in self._maps:
+            self._maps[keep, chunk_size] = mapped(self.method, self.loop, chunk_size, keep)
+        return self._maps[keep, chunk_size]
+
+    def _estimator_of(self, start: Any) -> Callable[[int], Estimator]:
+        """The estimator of task i, from where it started"""
+
+        def of_task(i: int) -> Estimator:
+            if start is None:
+                return self.estimator
+            first = map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, start)
+            return self.method.estimator(started(self.loop, first))
+
+        return of_task
+
+    def _one_by_one(self, meta: Tree, tasks: list[Any], keep: Keep, start: Any) -> Estimate:
+        """Tasks of different shapes; `start` is a list then, as `state` is"""
+        starts = _starts(start, len(tasks))
+        return mean_of([self(meta, [task], keep=keep, start=at) for task, at in zip(tasks, starts, strict=True)])
+
+    @cached_property
+    def _chains(self) -> dict[Any, Served]:
+        return {}
+
+    @cached_property
+    def _maps(self) -> dict[Any, Callable[[Tree, Any, Any], Estimate]]:
+        return {}
+
+    @cached_property
+    def _ran(self) -> list[str]:
+        return []
+
+
+def _starts(start: Any, number: int) -> list[Any]:
+    if start is None:
+        return [None] * number
+    if len(start) != number:
+        raise MetastepError(f"start has {len(start)} entries for {number} tasks. Give a list with one for each.")
+    return list(start)
+
+
+def mean_of(parts: list[Estimate]) -> Estimate:
+    """Return the mean of the estimates of single tasks."""
+    total = parts[0].grad
+    for part in parts[1:]:
+        total = add(total, part.grad)
+    metrics = map_tree(lambda *each: torch.cat(each), *(part.metrics for part in parts))
+    states = [part.state for part in parts]
+    kept = None if states[0] is None else states
+    return Estimate(metrics["loss"].mean(), scale(1 / len(parts), total), metrics, kept)
+
+
+def looks(module: nn.Module) -> Any:
+    """All that a computation prepared for a module depends on, besides its tensors."""
+    parts = tuple(
+        (name, type(part), part.training, *((n, v) for n, v in vars(part).items() if type(v) in _PLAIN), _hooks(part))
+        for name, part in module.named_modules()
+    )
+    first = next(module.parameters())
+    return parts, first.device, first.dtype, torch.get_float32_matmul_precision()
+
+
+_PLAIN = (bool, int, float, str, tuple)
+
+
+def _hooks(part: nn.Module) -> bool:
+    own = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+    return bool(own or _global_forward_hooks or _global_forward_pre_hooks)
+
+
+def _size_of(tasks: Any) -> int:
+    x = next((x for x in tree_leaves(tasks) if isinstance(x, Tensor)), None)
+    pairs = isinstance(tasks, tuple) and len(tasks) == 2 and all(isinstance(p, tuple | list) for p in tasks)
+    if x is None or x.dim() != 5 or x.shape[3] != x.shape[4] or not pairs or [len(p) for p in tasks] != [2, 2]:
+        raise NotAChainError("a task is not two pairs (square pictures, classes)")
+    return x.shape[-1]
+
+
+def _alike(tasks: list[Any]) -> bool:
+    """Whether tasks can be stacked; an empty list is for `stack` to refuse"""
+    require_data(tasks, "tasks")
+    return all(shapes(task) == shapes(tasks[0]) for task in tasks)
+
+
+def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tasks: Any) -> Estimate:
+    return run(meta, tasks, start)
+
+
+def _anything(meta: Tree, tasks: Any) -> None:
+    """Every value is served"""
+
+
+def _chunks(number: int) -> str:
+    return "one task after the other" if number == 1 else f"{number} tasks at a time"
+
+
+def _named(problem: Problem) -> str:
+    few_shot = few_shot_of(problem)
+    if few_shot is None:
+        return "Problem(…)"
+    loss = getattr(few_shot.loss, "__name__", type(few_shot.loss).__name__)
+    return f"few_shot({type(few_shot.module).__name__}, {loss})"
+
+
+def _require_pickles(name: str, part: Any) -> None:
+    try:
+        pickle.dumps(part)
+    except Exception as error:  # pickle raises whatever a part's own code does
+        raise MetastepError(
+            f"the {name} of this MetaGradient cannot be pickled ({first_line(error)}). Define its functions at the top "
+            "level of a module instead of as a lambda or inside a function."
+        ) from None

@@ -1,0 +1,285 @@
+"""`MetaStep`: one update of θ, with any optimizer of torch.optim, on one process or many."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from metastep.core.estimators import Estimate
+from metastep.core.options import Bound, require_number
+from metastep.core.tasks import require_finite, stack, task_count
+from metastep.core.trees import Tree, map_tree, norm, tree_leaves
+from metastep.errors import MetastepError, NonFiniteError
+from metastep.step.captured_update import CapturedUpdate, why_not_captured
+from metastep.step.given import require_order, tree_of
+from metastep.step.gradient import MetaGradient
+from metastep.step.ranks import Ranks, current_ranks
+
+Draw = Callable[[Any], Any]  # the number of an update, counted from 0, as a number or tensor -> its tasks
+
+
+class Update(Protocol):
+    """How an update is made."""
+
+    queued: int
+    """Updates between two looks at whether they could be made. A look waits for the device."""
+
+    @property
+    def path(self) -> str: ...
+
+    def __call__(self, number: int, tasks: Any) -> Estimate: ...
+
+    def look(self, updates: int) -> None:
+        """Wait for the device. Raise if one of so many updates was not made."""
+
+    def settle(self, updates: int) -> None:
+        """The same; then meta and optimizer are up to date."""
+
+
+class MetaStep:
+    """Update θ in place: call it with tasks.
+
+    On a GPU, a step of few-shot learning is captured in a CUDA graph. `path` says how updates are made. Under torchrun
+    every process calls it with tasks of its own, and the meta-gradient is averaged over all tasks of all processes.
+
+    An update that is not finite is not made, and ends in an error. On a GPU the error comes at the next look, which is
+    every 10 updates, since a look waits for the GPU.
+
+    Args:
+        gradient: The meta-gradient.
+        meta: θ: a tree of tensors or a module. `gradient.init(net)` makes it.
+        optimizer: Any torch.optim optimizer that holds the tensors of `meta`.
+        clip: The largest norm of the meta-gradient; a longer one is scaled down.
+        clip_value: The largest size of each element of the meta-gradient.
+        scheduler: A learning-rate scheduler of `optimizer`; it steps after every update.
+        draw: A function of the number of an update that gives its tasks, if calls bring none. On a GPU it is captured
+            too, so it must be made of tensor operations.
+        ranks: The processes that take part. By default, those that torchrun started, or this one alone.
+        updates: How many updates were made before, in an earlier process.
+
+    Raises:
+        MetastepError: The parts do not fit together.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.MultiStep(window=2), ms.SGD(lr=0.1), steps=4)
+        >>> meta = gradient.init(net)
+        >>> step = ms.MetaStep(gradient, meta, torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3), clip=1.0)
+        >>> batch = torch.randn(4, 6, 2), torch.randn(4, 6, 1)  # 4 tasks of 6 examples
+        >>> step(ms.Task(support=batch, query=batch)).metrics["loss"].shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        gradient: MetaGradient,
+        meta: Any,
+        optimizer: Optimizer,
+        *,
+        clip: float | None = None,
+        clip_value: float | None = None,
+        scheduler: Any = None,
+        draw: Draw | None = None,
+        ranks: Ranks | None = None,
+        updates: int = 0,
+    ) -> None:
+        self.gradient, self.meta, self.optimizer, self.scheduler = gradient, tree_of(meta), optimizer, scheduler
+        require_step(gradient, self.meta, optimizer)
+        self.clip = Clip(clip, clip_value)
+        self.updates = updates
+        self.draw = draw
+        self.ranks = ranks if ranks is not None else current_ranks(tree_leaves(self.meta)[0].device)
+        if ranks is None:
+            self.ranks.alike(tree_leaves(self.meta))
+        self._update = self._how()
+
+    def __call__(self, tasks: Any = None) -> Estimate:
+        """Make one update.
+
+        Args:
+            tasks: Stacked tasks, or a list of them; left out if `draw` gives them.
+
+        Returns:
+            The estimate that θ was moved by: loss and gradient are means over all processes, metrics those of this
+            process's tasks.
+
+        Raises:
+            NonFiniteError: This update, or one since the last look, was not finite and was not made.
+        """
+        if (tasks is None) == (self.draw is None):
+            told = "no tasks were given: call step(tasks)." if tasks is None else "`draw` gives the tasks: call step()."
+            raise MetastepError(told)
+        require_order(self.meta, tasks)
+        found = self._update(self.updates, tasks)
+        self.updates += 1
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if self.updates % self._update.queued == 0:
+            self._update.look(self.updates)
+        return found
+
+    @property
+    def path(self) -> str:
+        """How updates are made, and why nothing faster is."""
+        return f"{self.gradient.path}; {self._update.path}"
+
+    @property
+    def queued(self) -> int:
+        """Updates that the device can be given at a time."""
+        return self._update.queued
+
+    def look(self) -> None:
+        """Wait for the device, and raise if an update could not be made."""
+        self._update.look(self.updates)
+
+    def settle(self) -> None:
+        """Wait until all updates are made, and bring meta and the optimizer up to date."""
+        self._update.settle(self.updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that an interrupted training needs to continue.
+
+        Returns:
+            A dict with the leaves of meta, the states of optimizer and scheduler, and the number of updates.
+        """
+        self.settle()
+        return {
+            "meta": [leaf.detach().clone() for leaf in tree_leaves(self.meta)],
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "updates": self.updates,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned.
+
+        Args:
+            state: That state.
+
+        Raises:
+            MetastepError: It belongs to another θ.
+        """
+        leaves = tree_leaves(self.meta)
+        if [leaf.shape for leaf in leaves] != [saved.shape for saved in state["meta"]]:
+            raise MetastepError("this state belongs to another θ: its tensors have other shapes.")
+        for leaf, saved in zip(leaves, state["meta"], strict=True):
+            leaf.copy_(saved)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.updates = state["updates"]
+        self._update = self._how()
+
+    def _how(self) -> Update:
+        reason = why_not_captured(self.gradient, self.meta, self.optimizer)
+        if reason is None:
+            return CapturedUpdate(self)
+        return EagerUpdate(self, f"running eagerly: {reason}")
+
+
+class EagerUpdate:
+    """The meta-gradient, and then the optimizer's own step."""
+
+    queued = 1
+
+    def __init__(self, step: MetaStep, path: str) -> None:
+        self._step, self.path = step, path
+
+    def __call__(self, number: int, tasks: Any) -> Estimate:
+        step = self._step
+        tasks = step.draw(number) if step.draw else tasks
+        found, local = all_ranks(step.gradient, step.ranks, step.meta, tasks)
+        length = norm(found.grad)
+        if not torch.isfinite(length + found.loss):
+            raise NonFiniteError(f"update {number + 1}: {why(step.gradient, step.meta, tasks, local)}")
+        self._move(step.clip(found.grad, length))
+        return found
+
+    def _move(self, grad: Tree) -> None:
+        pairs = list(zip(tree_leaves(self._step.meta), tree_leaves(grad), strict=True))
+        for leaf, g in pairs:
+            leaf.grad = g if leaf.requires_grad else None
+        self._step.optimizer.step()
+        for leaf, _ in pairs:
+            leaf.grad = None
+
+    def look(self, updates: int) -> None:
+        """Every update looks"""
+
+    settle = look
+
+
+class Clip:
+    """The meta-gradient, no longer than a norm, or no element larger than a value"""
+
+    def __init__(self, norm: float | None, value: float | None) -> None:
+        for name, number in {"clip": norm, "clip_value": value}.items():
+            if number is not None:
+                require_number(number, Bound(gt=0), name)
+        if norm is not None and value is not None:
+            raise MetastepError(f"clip = {norm} and clip_value = {value} exclude each other. Give one of them.")
+        self.norm, self.value = norm, value
+
+    def __call__(self, grad: Tree, length: Tensor) -> Tree:
+        if self.value is not None:
+            return map_tree(lambda g: g.clamp(-self.value, self.value), grad)  # type: ignore[operator]
+        if self.norm is None:
+            return grad
+        factor = (self.norm / (length + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
+        return map_tree(lambda g: g * factor.to(g.dtype), grad)
+
+
+def all_ranks(gradient: MetaGradient, ranks: Ranks, meta: Tree, tasks: Any) -> tuple[Estimate, Estimate]:
+    """The estimate over the tasks of all processes, and over those of this one"""
+    if isinstance(tasks, list):
+        local = gradient(meta, tasks)
+        number = len(tasks)
+    else:
+        local, number = gradient.unchecked(meta, tasks), task_count(tasks)
+    grad, loss = ranks.mean((local.grad, local.loss), number)
+    return local._replace(grad=grad, loss=loss), local
+
+
+def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
+    """Where a meta-gradient left the finite numbers"""
+    try:
+        require_finite(lambda i: gradient.estimator, meta, stack(tasks) if isinstance(tasks, list) else tasks, local)
+    except NonFiniteError as error:
+        return str(error)
+    return "the meta-gradient is not finite, by the tasks of another process or by its norm. Lower the learning rates."
+
+
+def require_step(gradient: Any, meta: Tree, optimizer: Any) -> None:
+    if not isinstance(gradient, MetaGradient):
+        raise MetastepError(
+            f"{type(gradient).__name__} is not a MetaGradient. Write ms.MetaStep(gradient, meta, optimizer)."
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise MetastepError(
+            f"{type(optimizer).__name__} is not an optimizer of torch.optim. θ is moved by one, such as "
+            "torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3); the inner optimizer belongs to the MetaGradient."
+        )
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    leaves = tree_leaves(meta)
+    if missing := [i for i, leaf in enumerate(leaves) if id(leaf) not in held and leaf.requires_grad]:
+        raise MetastepError(
+            f"the optimizer does not hold {_names(meta, missing)}, which meta learns. Give it ms.trees.leaves(meta); "
+            "freeze what is not to be learned with requires_grad_(False)."
+        )
+    if held - {id(leaf) for leaf in leaves}:
+        raise MetastepError(
+            "the optimizer holds tensors that are not in meta, and would never move them. Give it "
+            "ms.trees.leaves(meta), and no more."
+        )
+
+
+def _names(meta: Tree, which: Iterable[int]) -> str:
+    paths = [path for path, _ in torch.utils._pytree.tree_flatten_with_path(meta)[0]]
+    named = ["".join(str(key) for key in paths[i]) or "the tensor" for i in which]
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
