@@ -25,7 +25,7 @@ from metastep.core.trees import Tree, add, add_scaled, hollow_like, scale, subtr
 from metastep.core.windows import InnerLoop, Passage, Problem, Window, outer_value
 from metastep.errors import MetastepError, require_positive
 
-__all__ = ["Estimate", "Estimator", "displacement", "first_order", "implicit", "unrolled"]
+__all__ = ["Estimate", "Estimator", "Sweep", "displacement", "first_order", "implicit", "unrolled"]
 
 STORED = 32  # windows: of 64, half of the states are kept, and half of the gradients evaluated again
 
@@ -66,6 +66,18 @@ class Final(NamedTuple):
     solution: Tree = ()
 
 
+class Sweep(NamedTuple):
+    """Say what `unrolled` differentiates, so that a faster engine can do the same.
+
+    Args:
+        curvature: How second-order products are computed.
+        depth: How many of the last windows are swept; all if None.
+    """
+
+    curvature: Curvature = exact
+    depth: int | None = None
+
+
 class Estimator(NamedTuple):
     """Apply a method to one task: call it with (meta, task) for an `Estimate`.
 
@@ -75,6 +87,7 @@ class Estimator(NamedTuple):
         loop: The inner loop.
         estimate: The function that a call guards.
         weights: One for the outer loss after each window (MAML++). The last loss alone counts if left out.
+        sweep: What is differentiated, if the estimate is the reverse sweep of `unrolled`.
 
     Example:
         >>> import torch
@@ -90,6 +103,7 @@ class Estimator(NamedTuple):
     loop: InnerLoop
     estimate: Callable[[Tree, Any], Estimate]
     weights: Sequence[float] | Tensor | None = None
+    sweep: Sweep | None = None
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
         return self._guarded(self.estimate, meta, task)  # type: ignore[no-any-return]
@@ -196,7 +210,7 @@ def unrolled(
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics, final)
 
-    return Estimator(loop, estimate, weights)
+    return Estimator(loop, estimate, weights, Sweep(curvature, depth))
 
 
 def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
