@@ -6,16 +6,19 @@ the gradient is estimated. Each one equals its `torch.optim` original when `step
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from metastep.core.checks import kept_in_shape, require_memory, require_moved, require_takes
 from metastep.core.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
+from metastep.core.registry import register
 from metastep.core.trees import Tree, alike, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 from metastep.errors import MetastepError
+
+__all__ = ["SGD", "Adam", "AdamW", "InnerOptimizer", "RMSprop", "Rate", "State", "StepFunction"]
 
 
 class State(NamedTuple):
@@ -27,11 +30,15 @@ class State(NamedTuple):
 
 
 class InnerOptimizer(Protocol):
+    # A class may say more of itself: `original`, the torch.optim class that it equals option by option; and
+    # `entrywise = True`, if a step of an entry depends on no other entry, so that many tasks may be one tensor.
+
     def init(self, params: Tree) -> State: ...
 
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State: ...
 
 
+@register("optimizer", "sgd")
 @dataclass(frozen=True)
 class SGD:
     """v ← μv + (1−τ)ĝ,  φ ← φ − ηv  (Nesterov: φ ← φ − η(ĝ + μv))  with  ĝ = g + ωφ;  the first step sets v = ĝ.
@@ -39,6 +46,8 @@ class SGD:
     Where μ is the number 0, v = ĝ too, as torch.optim has it for a group without momentum.
     """
 
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
+    entrywise: ClassVar[bool] = True
     lr: Rate
     momentum: Rate = 0.0
     dampening: float = 0.0
@@ -95,10 +104,13 @@ class SGD:
         return p, memory
 
 
+@register("optimizer", "adam")
 @dataclass(frozen=True)
 class Adam:
     """m ← β₁m + (1−β₁)ĝ,  v ← β₂v + (1−β₂)ĝ²,  φ ← φ − η m̂ / (√v̂ + ε)  with  ĝ = g + ωφ, or φ decayed apart."""
 
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
+    entrywise: ClassVar[bool] = True
     lr: Rate = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -126,17 +138,24 @@ class Adam:
         return p, [m, v]
 
 
-def AdamW(
-    lr: Rate = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: Rate = 1e-2
-) -> Adam:
+@register("optimizer", "adamw")
+@dataclass(frozen=True)
+class AdamW(Adam):
     """Adam whose weight decay acts on φ directly, outside the moments."""
-    return Adam(lr, betas, eps, weight_decay, decoupled_weight_decay=True)
+
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.AdamW
+    entrywise: ClassVar[bool] = True
+    weight_decay: Rate = 1e-2
+    decoupled_weight_decay: bool = field(default=True, init=False, repr=False)
 
 
+@register("optimizer", "rmsprop")
 @dataclass(frozen=True)
 class RMSprop:
     """v ← αv + (1−α)ĝ²,  b ← μb + ĝ/(√v + ε),  φ ← φ − ηb  with  ĝ = g + ωφ."""
 
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
+    entrywise: ClassVar[bool] = True
     lr: Rate = 1e-2
     alpha: float = 0.99
     eps: float = 1e-8

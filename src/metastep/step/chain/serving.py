@@ -14,7 +14,7 @@ from metastep.core.curvature import exact
 from metastep.core.estimators import Estimate
 from metastep.core.method import Method
 from metastep.core.modules import parameters
-from metastep.core.optimizers import SGD, Adam, InnerOptimizer, RMSprop
+from metastep.core.optimizers import SGD, Adam, AdamW, InnerOptimizer
 from metastep.core.problems import FewShot, accuracy, in_batches, params_of
 from metastep.core.solvers import ConjugateGradient
 from metastep.core.trees import Tree, dot, is_number, tree_leaves
@@ -134,7 +134,7 @@ def require_served(asked: Asked) -> None:
     solver = getattr(method, "solver", None)
     if solver is not None and (type(solver) is not ConjugateGradient or solver.dot is not dot):
         raise NotAChainError("another solver was asked for, which may mix tasks")
-    if type(inner) not in (SGD, Adam, RMSprop):
+    if not vars(type(inner)).get("entrywise"):  # a subclass says so itself
         raise NotAChainError(f"{type(inner).__name__} may look at several entries at once")
     if not all(is_number(rate) or (isinstance(rate, Tensor) and rate.dim() == 0) for rate in _rates(inner)):
         raise NotAChainError("inner rates are not one number each")
@@ -181,11 +181,13 @@ def in_one_pass(dynamics: InnerOptimizer) -> InnerOptimizer:
         from metastep.step.chain.sgd import FusedSGD  # only here: Triton is for GPUs
 
         return FusedSGD(**vars(dynamics))
-    if type(dynamics) is Adam and (dynamics.decoupled_weight_decay or not dynamics.weight_decay):
-        from metastep.step.chain.adam import FusedAdam
+    if not isinstance(dynamics, Adam) or type(dynamics) not in (Adam, AdamW):
+        return dynamics
+    if dynamics.weight_decay and not dynamics.decoupled_weight_decay:
+        return dynamics
+    from metastep.step.chain.adam import FusedAdam
 
-        return FusedAdam(**vars(dynamics))
-    return dynamics
+    return FusedAdam(**vars(dynamics))
 
 
 def _rates(dynamics: InnerOptimizer) -> list[Any]:
