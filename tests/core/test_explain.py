@@ -216,7 +216,10 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "results by name": (
         lambda: of_words(Words(), WORDS, loss=F.cross_entropy), ["TextOutput was given", 'out["logits"]']
     ),
-    "a mean over calls": (lambda: of_loss(remembered(), UNIT, torch.ones(3, 1), mapped=True), ["the same value for the same φ"]),
+    "a mean over calls": (
+        lambda: of_loss(remembered(), UNIT, torch.ones(3, 1), mapped=True),
+        ["the same value for the same φ"],
+    ),
     "a padding mask": (padded, ["nested tensor", "enable_nested_tensor=False"]),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from metastep.step.paths import in_one_pass, mapped, operators_for
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -11,7 +12,6 @@ import metastep as ms
 from metastep.core.curvature import exact_forward
 from metastep.core.trees import map_tree
 from metastep.step.chain.chain import chain_of
-from metastep.step.paths import in_one_pass, mapped, operators_for
 from tests.core.helpers import relative_error
 from tests.step.chain.helpers import Net, close
 
