@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar
 from torch import Tensor
 
 from metastep.core.backprop import backprop
-from metastep.core.carrying import continued, room_for_memory, with_memory
 from metastep.core.checks import require_no_decay, require_rate
 from metastep.core.curvature import CentralDifference, Curvature, GaussianSmoothing, ZerothOrder, exact
 from metastep.core.estimators import Estimate, Estimator, displacement, first_order, implicit, implicit_at, unrolled
+from metastep.core.kept_memory import continued, room_for_memory, with_memory
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.options import Bound

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metastep.core.by_hand import ByHand, of_params_by_hand, pulled_by_hand
 from metastep.core.checks import require_few_shot, require_problem, require_windows
+from metastep.core.custom_losses import ByHand, of_params_by_hand, pulled_by_hand
 from metastep.core.modules import apply, held, require_usable, theta_of
 from metastep.core.noise import refused
 from metastep.core.optimizers import State

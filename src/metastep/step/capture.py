@@ -14,7 +14,7 @@ from metastep.core.noise import generators, set_generators
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves
 from metastep.errors import first_line
 from metastep.step.compiler.compiling import Compiled, Step, as_traced
-from metastep.step.compiler.kin import Kin
+from metastep.step.compiler.program_cache import Kin
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
 Recording = tuple[Tree, Tree, Callable[[], None]]  # inputs, outputs, and what makes these of those

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from metastep.core.accumulating import accumulated
+from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
@@ -25,10 +25,7 @@ from metastep.core.tasks import require_finite, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
 from metastep.core.windows import InnerLoop, Problem, Steps
 from metastep.errors import MetastepError, first_line
-from metastep.step.chain.chain import NotAChainError
-from metastep.step.chain.problem import FusedJudge
-from metastep.step.chain.serving import Asked, Served, served
-from metastep.step.given import (
+from metastep.step.arguments import (
     require_constant,
     require_counts,
     require_keep,
@@ -36,6 +33,9 @@ from metastep.step.given import (
     require_parts,
     tree_of,
 )
+from metastep.step.chain.chain import NotAChainError
+from metastep.step.chain.problem import FusedJudge
+from metastep.step.chain.serving import Asked, Served, served
 from metastep.step.mapped import Keep, at_once, mapped, started
 from metastep.step.surrogate import loss_of
 

@@ -12,8 +12,8 @@ from metastep.core.options import Bound, require_number
 from metastep.core.tasks import require_finite, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
+from metastep.step.arguments import require_order, tree_of
 from metastep.step.captured_update import CapturedUpdate, why_not_captured
-from metastep.step.given import require_order, tree_of
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
 

@@ -16,7 +16,7 @@ from metastep.data.batches import Batches
 from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.step.capture import Captured
 from metastep.step.compiler.compiling import Compiled, as_traced
-from metastep.step.compiler.kin import Kin
+from metastep.step.compiler.program_cache import Kin
 from metastep.train.run import Run
 from metastep.train.transfer.config import (
     DataConfig,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
-from metastep.core.by_hand import ByHand, OuterByHand
+from metastep.core.custom_losses import ByHand, OuterByHand
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.optimizers import State
 from metastep.core.problems import every_window, params_of

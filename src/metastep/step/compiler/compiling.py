@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from metastep.core.noise import recorded
 from metastep.core.trees import tree_flatten, tree_leaves, tree_unflatten
 from metastep.errors import first_line
-from metastep.step.compiler.kin import Kin, Program, layouts, made_once
+from metastep.step.compiler.program_cache import Kin, Program, layouts, made_once
 from metastep.step.compiler.side_by_side import teach_inductor
 from metastep.step.compiler.simplifying import merge_equal, simplified
 from metastep.step.compiler.unpooling import max_pool2d_with_indices_backward

@@ -16,7 +16,7 @@ from metastep.errors import MetastepError, first_line
 from metastep.nets.making import made, require_answers
 from metastep.nets.registry import CLASSIFIERS, load_net
 from metastep.step.capture import Unit, unit
-from metastep.step.compiler.kin import Kin
+from metastep.step.compiler.program_cache import Kin
 from metastep.train.device import prepare_device
 from metastep.train.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.train.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from metastep.step.compiler import kin as sharing
+from metastep.step.compiler import program_cache
 from metastep.step.compiler.compiling import Compiled
-from metastep.step.compiler.kin import Kin
+from metastep.step.compiler.program_cache import Kin
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 @pytest.fixture(autouse=True)
 def _nothing_was_made() -> Iterator[None]:
-    sharing._MADE.clear()
+    program_cache._MADE.clear()
     yield
-    sharing._MADE.clear()
+    program_cache._MADE.clear()
 
 
 class Backend:
@@ -85,11 +85,11 @@ def test_a_part_of_what_is_told_is_not_the_whole() -> None:
 
 
 def test_only_the_last_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "KEPT", 2)
+    monkeypatch.setattr(program_cache, "KEPT", 2)
     backend = Backend()
     for name in ("one", "two", "three"):
         check(backend, name, 2.0, 3.0)
-    assert len(sharing._MADE) == 2
+    assert len(program_cache._MADE) == 2
     check(backend, "three", 5.0, 7.0)
     assert backend.made == 3
     check(backend, "one", 5.0, 7.0)

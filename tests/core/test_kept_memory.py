@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.core.carrying import continued, room_for_memory, with_memory
+from metastep.core.kept_memory import continued, room_for_memory, with_memory
 from metastep.core.trees import Tree, add_scaled, map_tree, norm
 from metastep.core.windows import InnerLoop, task_gradient
 from metastep.step.chain import plain

@@ -10,7 +10,7 @@ from torch import nn
 
 import metastep as ms
 from metastep.core import registry
-from metastep.core.accumulating import accumulated
+from metastep.core.accumulation import accumulated
 from metastep.core.counting import counting
 from metastep.core.memory import peak_bytes
 from tests.core.helpers import DYNAMICS, RANDOM, STEPS, Case, case, first, method, relative_error

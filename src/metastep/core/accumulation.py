@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from metastep.core.by_hand import ByHand, OuterByHand
 from metastep.core.curvature import reverse_over_reverse
+from metastep.core.custom_losses import ByHand, OuterByHand
 from metastep.core.derivatives import grad, grad_and_value
 from metastep.core.noise import replayed
 from metastep.core.problems import with_losses
