@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import torch
 import typer
 
-from metastep.data.catalog import find
+from metastep.data.registry import find
 from metastep.errors import MetastepError, how_many
 from metastep.train.device import device_name
 from metastep.train.fields import Device

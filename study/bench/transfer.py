@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from metastep.data.batches import Batch, Batches
-from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.train.transfer.building import layers_of, network, seeded, source_net, target_net
 from metastep.train.transfer.config import MethodConfig, TransferConfig
 from metastep.train.transfer.features import Tapped

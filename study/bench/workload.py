@@ -15,7 +15,7 @@ from torch.optim import Adam
 
 from metastep.core.modules import parameters
 from metastep.core.windows import Task
-from metastep.data.catalog import load
+from metastep.data.registry import load
 from metastep.nets.registry import load_net
 from metastep.step.chain.chain import Chain, chain_of
 from metastep.train.device import set_products

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from metastep.data.catalog import data_directory
+from metastep.data.registry import data_directory
 
 LOSSY = {  # packs that are not the original pictures
     "miniimagenet84_": "re-encoded as AVIF of quality 80, 38 dB from the JPEGs they were made of",

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from metastep.core.windows import window_lengths
-from metastep.data.catalog import entry_of
 from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
+from metastep.data.registry import entry_of
 from metastep.train.device import device_for, set_products
 from metastep.train.errors import RunError
 from metastep.train.fewshot import evaluate as evaluating, scores, train as training

@@ -12,9 +12,9 @@ from rich.progress import track
 
 import metastep as ms
 from metastep.core.compare import Comparison
-from metastep.data.catalog import load
 from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
+from metastep.data.registry import load
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.experiments import arguments

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 import metastep as ms
-from metastep.data.catalog import load
 from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
+from metastep.data.registry import load
 from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from study import results

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from metastep.core.problems import accuracy
 from metastep.core.trees import Tree, norm, subtract
 from metastep.core.windows import Task
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.step.ranks import ALONE
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metastep.data.cache import Arrays
 from metastep.data.files import read_pack
-from metastep.data.glyphs import FILE
+from metastep.data.sets.glyphs import FILE
 from study.glyphs.drawing import draw_glyphs
 
 

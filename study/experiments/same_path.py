@@ -17,7 +17,7 @@ from torch import Tensor
 
 from metastep.core.problems import few_shot
 from metastep.core.random import seed_noise
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.step.ranks import ALONE
 from metastep.train.device import prepare_device, uses_gpu
 from metastep.train.fewshot.config import TrainConfig

@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from metastep.data.cifar100 import CIFAR100
 from metastep.data.official import Official
-from metastep.data.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
-from metastep.data.stl10 import STL10
-from metastep.data.tiny_imagenet import TINY_IMAGENET
+from metastep.data.sets.cifar100 import CIFAR100
+from metastep.data.sets.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
+from metastep.data.sets.stl10 import STL10
+from metastep.data.sets.tiny_imagenet import TINY_IMAGENET
 from tests.data.helpers import encoded
 
 CLASSES, TRAIN, TEST = 3, 4, 2  # classes; pictures of each

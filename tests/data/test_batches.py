@@ -6,7 +6,7 @@ import torch
 from metastep.data.augment import augmented, plain, random_numbers
 from metastep.data.augmentations import AUGMENTATIONS
 from metastep.data.batches import Batches, draw_epoch
-from metastep.data.images import LabelledSet
+from metastep.data.pictures import LabelledSet
 from metastep.errors import MetastepError
 
 COUNT = 50

@@ -12,7 +12,7 @@ from metastep.cli import data as commands
 from metastep.cli.data import app
 from metastep.cli.train import DEFAULT
 from metastep.cli.transfer import DEFAULT as TRANSFER_DEFAULT
-from metastep.data import catalog
+from metastep.data import registry
 from metastep.data.folder import load_folder
 from metastep.data.labelled import LABELLED
 from metastep.train.fewshot.presets import PRESETS
@@ -59,7 +59,7 @@ def check_refused(result: Result, *parts: str) -> None:
 def test_list_names_every_data_set_and_where_to_get_it() -> None:
     result = run("list")
     assert result.exit_code == 0
-    for entry in catalog.ENTRIES:
+    for entry in registry.ENTRIES:
         for text in (entry.name, entry.summary, entry.licence, entry.source, ", ".join(entry.splits)):
             assert text in result.output
     for labelled in LABELLED:
@@ -72,8 +72,8 @@ def test_list_names_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "omniglot.npz").touch()
     by_option = run("list", "--data", tmp_path)
     assert f"{tmp_path}/omniglot.npz" in by_option.output
-    assert catalog.OMNIGLOT.source not in by_option.output
-    assert catalog.MINI_IMAGENET.source in by_option.output
+    assert registry.OMNIGLOT.source not in by_option.output
+    assert registry.MINI_IMAGENET.source in by_option.output
     monkeypatch.setenv("METASTEP_DATA", str(tmp_path))
     assert run("list").output == by_option.output
 

@@ -7,7 +7,7 @@ import torch
 
 from metastep.data.errors import DataError
 from metastep.data.folder import load_folder
-from metastep.data.pictures import read_picture
+from metastep.data.images import read_picture
 from tests.data.helpers import write_classes
 
 

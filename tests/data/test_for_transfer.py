@@ -10,9 +10,9 @@ from PIL import Image
 from metastep.data.check import check_folder
 from metastep.data.errors import DataError
 from metastep.data.for_transfer import Outlook, in_words, outlook
-from metastep.data.images import LabelledSet
+from metastep.data.images import Look
 from metastep.data.labelled import load_labelled
-from metastep.data.pictures import Look
+from metastep.data.pictures import LabelledSet
 from tests.data.helpers import encoded, noise, write_classes
 
 PARTED = {"train": 9, "test": 3, "val": 4}

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.glyphs import load_glyphs
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.scripts import SCRIPTS
+from metastep.data.sets.glyphs import load_glyphs
 from metastep.data.splits import PARTS, SPLITS, Part, Split, parts_of
 
 LOOK_ALIKES = ["AΑА", "BΒВ", "0oOοΟоО", "cCсСϲ", "HΗН", "PΡР", "pр", "TΤТ", "XΧХ", "sSѕЅ", "∑ΣƩ", "MΜМ"]

@@ -12,8 +12,8 @@ from PIL.Image import Resampling
 from metastep.data.check import check_folder
 from metastep.data.errors import DataError
 from metastep.data.files import ASSETS, read_pack
-from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.labelled import LABELLED, LabelledEntry, labelled_entry, load_labelled
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from tests.data.helpers import write_classes
 
 

@@ -8,8 +8,8 @@ import torch
 
 from metastep.data.errors import DataError
 from metastep.data.holdout import INDICES
-from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.labelled import load_labelled
+from metastep.data.pictures import LabelledSet, LabelledSplits
 
 
 def counts(data: LabelledSet) -> set[int]:

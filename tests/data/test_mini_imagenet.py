@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from metastep.data import mini_imagenet, progress
+from metastep.data import progress
 from metastep.data.errors import DataError
-from metastep.data.mini_imagenet import load_mini_imagenet
+from metastep.data.sets import mini_imagenet
+from metastep.data.sets.mini_imagenet import load_mini_imagenet
 from tests.data.helpers import encoded, noise, write_zip
 
 WNIDS = [f"n{1000 + i:08d}" for i in range(3)]

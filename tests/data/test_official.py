@@ -10,9 +10,9 @@ from PIL import Image
 
 from metastep.data.errors import DataError
 from metastep.data.holdout import INDICES
-from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.labelled import LABELLED, load_labelled
 from metastep.data.official import load_official
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.data.progress import silent
 from tests.data.layouts import (
     ARCHIVES,

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from metastep.data import omniglot
 from metastep.data.errors import DataError
-from metastep.data.omniglot import load_omniglot, read_drawings, shrink
+from metastep.data.sets import omniglot
+from metastep.data.sets.omniglot import load_omniglot, read_drawings, shrink
 from tests.data.helpers import encoded, write_zip
 
 CHARACTERS = {

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 import metastep as ms
-from metastep.data.catalog import ENTRIES, FOLDER, load
 from metastep.data.labelled import LABELLED, OWN, load_labelled
+from metastep.data.registry import ENTRIES, FOLDER, load
 from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.train.fewshot.shipped import shipped
 from metastep.train.fewshot.train import train as train_few_shot

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.report.collect import collect
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number

@@ -14,8 +14,8 @@ from metastep.data.errors import printable, problem
 from metastep.errors import how_many
 
 if TYPE_CHECKING:
-    from metastep.data.catalog import Entry
     from metastep.data.labelled import LabelledEntry
+    from metastep.data.registry import Entry
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -35,9 +35,9 @@ DataSet = Annotated[str, typer.Argument(help="One of `metastep data list`, folde
 @app.command("list")
 def list_data_sets(data: Data = None) -> None:
     """List the data sets: what they are, on what terms, and where they are or can be had."""
-    from metastep.data.catalog import ENTRIES, data_directory, find
     from metastep.data.files import entries
     from metastep.data.labelled import LABELLED
+    from metastep.data.registry import ENTRIES, data_directory, find
 
     with refusals():
         root = data or data_directory()
@@ -64,9 +64,9 @@ def get(
     data: Data = None,
 ) -> None:
     """Download a data set into the data directory, checked before it is put in place."""
-    from metastep.data.catalog import OMNIGLOT, data_directory, entry_of
     from metastep.data.download import download_omniglot
     from metastep.data.labelled import labelled_entry, only_labelled
+    from metastep.data.registry import OMNIGLOT, data_directory, entry_of
 
     with refusals():
         entry = labelled_entry(name) if only_labelled(name) else entry_of(name)
@@ -96,9 +96,9 @@ def show(
     data: Data = None,
 ) -> None:
     """Draw a contact sheet: a few episodes with their support and their queries."""
-    from metastep.data.contact import contact_sheet
-    from metastep.data.pictures import save_picture
+    from metastep.data.images import save_picture
     from metastep.data.previews import preview
+    from metastep.data.sheet import contact_sheet
 
     with refusals():
         with progress_bar(f"reading {printable(name)}") as progress:
@@ -130,9 +130,9 @@ def check(
     be trained on, validated with and tested on. Exit status 1 if anything is wrong, or too little.
     """
     from metastep.cli.data_check import check_for_episodes, check_for_transfer
-    from metastep.data.catalog import own_folder
     from metastep.data.labelled import OWN, is_parted, labelled_entry, only_labelled
     from metastep.data.previews import describe
+    from metastep.data.registry import own_folder
 
     with refusals():
         if only_labelled(name) or (transfer and labelled_entry(name, data) is not OWN):

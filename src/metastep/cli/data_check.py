@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from metastep.cli.common import plain_table, progress_bar
-from metastep.data.catalog import FOLDER, resolve
 from metastep.data.check import Finding, check_folder
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable
 from metastep.data.for_transfer import in_words, outlook
-from metastep.data.images import LabelledSplits
 from metastep.data.own import has_parts
+from metastep.data.pictures import LabelledSplits
+from metastep.data.registry import FOLDER, resolve
 from metastep.data.serving import Served, possible, served_by
 from metastep.data.splits import PARTS
 from metastep.errors import how_many

@@ -118,7 +118,7 @@ def classify(
     device: DeviceChoice = "auto",
 ) -> None:
     """Adapt to classes of your own, a few pictures of each, and name other pictures."""
-    from metastep.data.pictures import save_picture
+    from metastep.data.images import save_picture
     from metastep.train.fewshot import classify as classifying
     from metastep.train.fewshot.evaluate import with_steps
     from metastep.train.fewshot.gallery import gallery

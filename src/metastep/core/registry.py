@@ -22,7 +22,7 @@ _MODULES = {
     "curvature": "metastep.core.curvature",
     "solver": "metastep.core.solvers",
     "net": "metastep.nets.registry",
-    "dataset": "metastep.data.catalog",
+    "dataset": "metastep.data.registry",
 }
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in _MODULES}
 _failed: dict[str, str] = {}  # plug-ins that cannot be imported, and why

@@ -12,7 +12,7 @@ from torch import Tensor
 from metastep.core.random import WORD, number, stream
 from metastep.data.augment import augmented, plain, random_numbers, scaling
 from metastep.data.augmentations import known_augmentation
-from metastep.data.images import LabelledSet
+from metastep.data.pictures import LabelledSet
 from metastep.errors import MetastepError
 
 Batch = tuple[Tensor, Tensor]

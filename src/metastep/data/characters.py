@@ -7,10 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from metastep.data.errors import problem
-from metastep.data.glyphs import load_glyphs
-from metastep.data.images import LabelledSet, LabelledSplits, labelled
-from metastep.data.pictures import resized
+from metastep.data.images import resized
+from metastep.data.pictures import LabelledSet, LabelledSplits, labelled
 from metastep.data.scripts import SCRIPTS
+from metastep.data.sets.glyphs import load_glyphs
 
 DEFAULT_SCRIPTS = ("Cyrillic", "Greek")  # some hundred letters, no digit among them: those are left to be learned
 TRAIN, CHOICES = 15, 2  # of a character's 20 drawings, which are alike random; 3 are for the test

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from metastep.data.errors import DataError, problem
-from metastep.data.omniglot import PARTS, count_characters
 from metastep.data.progress import Progress, silent
+from metastep.data.sets.omniglot import PARTS, count_characters
 
 OMNIGLOT_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 OMNIGLOT_CHECKSUMS = {  # of the official archives, as other loaders know them

@@ -8,8 +8,8 @@ from PIL.Image import Resampling
 
 from metastep.data.errors import DataError, problem
 from metastep.data.files import entries
-from metastep.data.images import ImageSet, Pixels, stack_classes
-from metastep.data.pictures import read_picture
+from metastep.data.images import read_picture
+from metastep.data.pictures import ImageSet, Pixels, stack_classes
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import Split, sizes_from_fractions, split_classes
 from metastep.errors import how_many

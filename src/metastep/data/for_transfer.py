@@ -10,10 +10,10 @@ from typing import NamedTuple
 from metastep.data.batches import Batches
 from metastep.data.check import Finding
 from metastep.data.folder import class_files
-from metastep.data.images import LabelledSplits
+from metastep.data.images import Look, look_at
 from metastep.data.labelled import SEED
 from metastep.data.own import class_folders, count_own
-from metastep.data.pictures import Look, look_at
+from metastep.data.pictures import LabelledSplits
 from metastep.errors import MetastepError
 
 

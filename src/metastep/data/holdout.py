@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metastep.data.errors import problem
 from metastep.data.files import exists, read_pack
-from metastep.data.images import LabelledSet
+from metastep.data.pictures import LabelledSet
 from metastep.errors import how_many
 
 INDICES = "l2t_validation_indices.npz"  # those of L2T-ww, where they were published

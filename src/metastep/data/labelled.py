@@ -6,19 +6,19 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import ENTRIES, FOLDER, data_directory, directory_for, entry_of, is_path, own_folder
 from metastep.data.characters import load_characters
-from metastep.data.cifar100 import CIFAR100
-from metastep.data.digits import load_digits
 from metastep.data.errors import DataError, printable
 from metastep.data.holdout import few
-from metastep.data.images import LabelledSet, LabelledSplits
 from metastep.data.official import Official, load_official
 from metastep.data.own import has_parts, load_own
-from metastep.data.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.data.progress import Progress, silent
-from metastep.data.stl10 import STL10
-from metastep.data.tiny_imagenet import TINY_IMAGENET
+from metastep.data.registry import ENTRIES, FOLDER, data_directory, directory_for, entry_of, is_path, own_folder
+from metastep.data.sets.cifar100 import CIFAR100
+from metastep.data.sets.digits import load_digits
+from metastep.data.sets.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
+from metastep.data.sets.stl10 import STL10
+from metastep.data.sets.tiny_imagenet import TINY_IMAGENET
 
 __all__ = ["LABELLED", "LabelledEntry", "LabelledSet", "LabelledSplits", "load_labelled"]
 

@@ -10,9 +10,9 @@ from metastep.data.archives import read_members
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.files import exists
-from metastep.data.images import Pixels
+from metastep.data.images import open_picture, to_pixels
 from metastep.data.official import arrays_of
-from metastep.data.pictures import open_picture, to_pixels
+from metastep.data.pictures import Pixels
 from metastep.data.progress import Progress, counted
 
 ClassOf = Callable[[str], str]

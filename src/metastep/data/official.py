@@ -12,9 +12,9 @@ from metastep.data import holdout
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import missing, problem
 from metastep.data.files import entries, fingerprint, read_pack
-from metastep.data.images import LabelledSplits, Pixels, labelled
+from metastep.data.packs import read_sheets
+from metastep.data.pictures import LabelledSplits, Pixels, labelled
 from metastep.data.progress import Progress
-from metastep.data.sheets import read_sheets
 from metastep.data.splits import Sizes
 
 Part = tuple[Pixels, NDArray[Any]]  # images and labels

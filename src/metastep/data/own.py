@@ -12,7 +12,7 @@ from metastep.data.errors import DataError, printable, problem
 from metastep.data.files import entries, fingerprint
 from metastep.data.folder import class_files, read_in_class
 from metastep.data.holdout import complement, shuffled_classes
-from metastep.data.images import LabelledSet, LabelledSplits, Pixels, labelled
+from metastep.data.pictures import LabelledSet, LabelledSplits, Pixels, labelled
 from metastep.data.progress import Progress, counted
 from metastep.data.splits import PARTS, sizes_from_fractions
 from metastep.errors import how_many

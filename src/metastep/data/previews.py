@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from metastep.data.catalog import FOLDER, load, own_folder, resolve
-from metastep.data.images import ImageSet, LabelledSet, stack_classes
 from metastep.data.labelled import OWN, is_parted, labelled_entry, load_labelled, only_labelled
+from metastep.data.pictures import ImageSet, LabelledSet, stack_classes
 from metastep.data.progress import Progress
+from metastep.data.registry import FOLDER, load, own_folder, resolve
 from metastep.data.splits import PARTS, known_split
 
 MOST_SHOWN = 30  # pictures of each class of a labelled set that contact sheets choose from

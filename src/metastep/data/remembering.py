@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from metastep.data.catalog import own_folder
 from metastep.data.errors import printable, problem
 from metastep.data.files import contents
 from metastep.data.folder import require_folder
 from metastep.data.names import PREFIX
+from metastep.data.registry import own_folder
 
 
 def placed(name: str, root: Path | None) -> str:

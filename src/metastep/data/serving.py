@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.data.catalog import FOLDER, load, resolve
 from metastep.data.check import Finding, usable_pictures
 from metastep.data.episodes import Episodes, require_enough
 from metastep.data.folder import classes_of
 from metastep.data.own import has_parts
 from metastep.data.progress import Progress
+from metastep.data.registry import FOLDER, load, resolve
 from metastep.data.splits import PARTS, Part
 from metastep.errors import MetastepError
 

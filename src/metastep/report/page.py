@@ -10,9 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from torch import Tensor
 
 from metastep import __version__
-from metastep.data.contact import shown
 from metastep.data.errors import printable
 from metastep.data.progress import Progress
+from metastep.data.sheet import shown
 from metastep.report.reported import UNSET, Reported, named
 
 Run = TypeVar("Run", bound=Reported)

@@ -10,9 +10,9 @@ from metastep.core.compare import gradient_difference
 from metastep.core.counting import counting
 from metastep.core.problems import accuracy, params_of
 from metastep.core.trees import map_tree, tree_leaves
-from metastep.data.contact import panels
 from metastep.data.episodes import Episodes
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
+from metastep.data.sheet import panels
 from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.learner import Learner

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from metastep.core.problems import few_shot
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.step.gradient import MetaGradient
 from metastep.step.mapped import mapped
 from metastep.step.ranks import ALONE

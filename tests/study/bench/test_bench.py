@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.errors import MetastepError
 from metastep.train.fewshot.presets import PRESETS
 from study.bench import cases, command, running, session, workload

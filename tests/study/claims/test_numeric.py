@@ -9,8 +9,8 @@ import torch
 
 from metastep.core.optimizers import SGD
 from metastep.data import labelled
-from metastep.data.catalog import data_directory
 from metastep.data.errors import DataError
+from metastep.data.registry import data_directory
 from study.claims import numeric
 from study.claims.claims import Finding
 from study.claims.evidence import Evidence

@@ -6,8 +6,8 @@ import torch
 
 from metastep.data.cache import Arrays
 from metastep.data.files import read_pack
-from metastep.data.glyphs import FILE
 from metastep.data.scripts import SCRIPTS
+from metastep.data.sets.glyphs import FILE
 from study.experiments.make_glyphs import differing
 from study.glyphs.drawing import HAND, MIN_DISTANCE, choose_classes, draw_glyphs
 from study.glyphs.handwriting import draw

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.errors import MetastepError
 from metastep.step import captured_update, update
 from metastep.step.capture import Captured

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from metastep.cli import train as commands, use as use_commands
-from metastep.data.catalog import load
+from metastep.data.registry import load
 from metastep.train.asked_for import differences
 from metastep.train.fewshot import sampling
 from metastep.train.fewshot.config import DataConfig, NetConfig, TrainConfig

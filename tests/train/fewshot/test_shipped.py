@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from metastep import Learner
-from metastep.data.catalog import load
 from metastep.data.draw import draw
+from metastep.data.registry import load
 from metastep.train.fewshot.shipped import shipped
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from metastep.data.batches import Batches
-from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.step.capture import Captured
 from metastep.step.compiler.compiling import Compiled, as_traced
 from metastep.step.compiler.program_cache import Kin

@@ -12,7 +12,7 @@ from metastep.core.problems import params_of
 from metastep.core.registry import named
 from metastep.core.trees import tree_leaves
 from metastep.core.windows import window_lengths
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.progress import Progress, silent
 from metastep.step.gradient import MetaGradient
 from metastep.train.fewshot.building import gradient_of

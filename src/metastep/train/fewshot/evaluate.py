@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metastep.core.trees import tree_leaves
 from metastep.data.episodes import Episodes, Rotations
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.train.fewshot.choices import EVALUATION_SEED

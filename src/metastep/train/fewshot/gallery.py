@@ -4,7 +4,8 @@ from itertools import accumulate, pairwise
 
 from PIL import Image, ImageDraw
 
-from metastep.data.contact import (
+from metastep.data.errors import DataError, printable
+from metastep.data.sheet import (
     FAINT,
     FRAME,
     GAP,
@@ -21,7 +22,6 @@ from metastep.data.contact import (
     wrapped,
     write,
 )
-from metastep.data.errors import DataError, printable
 from metastep.errors import how_many
 from metastep.train.fewshot.classify import Classified, Prediction
 

@@ -7,7 +7,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from metastep.core.trees import Tree, tree_leaves
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.errors import MetastepError, how_many
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks

@@ -13,8 +13,8 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from metastep.data.files import read_bytes
-from metastep.data.images import Pixels
-from metastep.data.pictures import open_picture, read_picture
+from metastep.data.images import open_picture, read_picture
+from metastep.data.pictures import Pixels
 from metastep.errors import MetastepError
 from metastep.train.fewshot.choices import Ink
 from metastep.train.fewshot.config import TrainConfig

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from metastep.core.windows import Task
-from metastep.data.catalog import is_own, load
 from metastep.data.draw import draw, real_counts
 from metastep.data.episodes import Episodes
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.progress import Progress, silent
+from metastep.data.registry import is_own, load
 from metastep.data.remembering import fingerprint_of, placed, require_remembered
 from metastep.errors import MetastepError
 from metastep.train.fewshot.config import DataConfig, TrainConfig

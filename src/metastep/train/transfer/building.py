@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metastep.core.modules import draws_noise, evaluation_mode
 from metastep.data.batches import Batches
-from metastep.data.images import LabelledSet, LabelledSplits
+from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.errors import MetastepError, first_line
 from metastep.nets.making import made, require_answers
 from metastep.nets.registry import CLASSIFIERS, load_net

@@ -8,7 +8,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from metastep.core.modules import parameters
-from metastep.data.catalog import data_directory
+from metastep.data.registry import data_directory
 from metastep.errors import MetastepError
 from metastep.nets.weights import MisfitError, load_weights
 from metastep.train.files import replace_file

@@ -12,7 +12,7 @@ from torch import Tensor
 from metastep.data.draw import choose, draw, real_counts, streams
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError, printable
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 
 TILE = 84  # pixels: photos of 84x84 as they are, drawings of 28x28 three times as large
 GAP = 4  # between tiles

@@ -4,8 +4,8 @@ import numpy as np
 
 from metastep.data.files import ASSETS, read_pack
 from metastep.data.holdout import shuffled_classes
-from metastep.data.images import LabelledSplits, Pixels, labelled
-from metastep.data.pictures import resized
+from metastep.data.images import resized
+from metastep.data.pictures import LabelledSplits, Pixels, labelled
 
 SIDE = 28
 LEVELS = 16  # of ink above the paper's 0

@@ -10,7 +10,7 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import open_picture, read_picture, resized, to_pixels
+from metastep.data.images import open_picture, read_picture, resized, to_pixels
 from tests.data.helpers import encoded, noise
 
 GREY = Image.new("L", (10, 6), 100)

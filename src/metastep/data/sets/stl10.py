@@ -8,9 +8,9 @@ from metastep.data.archives import read_named
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.files import first_existing
-from metastep.data.images import Pixels
+from metastep.data.images import resized
 from metastep.data.official import PACKED_SIDE, Official, Part, arrays_of, read_labelled_pack
-from metastep.data.pictures import resized
+from metastep.data.pictures import Pixels
 from metastep.data.progress import Progress
 
 SIDE = 96

@@ -11,8 +11,8 @@ from metastep.data.archives import read_named
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.files import first_existing
+from metastep.data.images import resized
 from metastep.data.official import Official, Part, arrays_of, read_labelled_pack
-from metastep.data.pictures import resized
 from metastep.data.progress import Progress
 
 SIDE = 32

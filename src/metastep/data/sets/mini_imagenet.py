@@ -13,10 +13,10 @@ from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import missing, problem
 from metastep.data.files import entries, exists, fingerprint, read_pack
-from metastep.data.images import ImageSet, Pixels, stack_classes
-from metastep.data.pictures import open_picture, to_pixels
+from metastep.data.images import open_picture, to_pixels
+from metastep.data.packs import cut_sheet
+from metastep.data.pictures import ImageSet, Pixels, stack_classes
 from metastep.data.progress import Progress, counted, silent
-from metastep.data.sheets import cut_sheet
 from metastep.data.splits import Split, known_split
 from metastep.errors import how_many
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from metastep.data.contact import LABEL, MARGIN, TILE, contact_sheet, panels
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
+from metastep.data.sheet import LABEL, MARGIN, TILE, contact_sheet, panels
 from metastep.errors import MetastepError
 
 EPISODES = Episodes(ways=3, shots=2, queries=4)

@@ -7,8 +7,8 @@ import numpy as np
 
 from metastep.data.errors import problem
 from metastep.data.files import read_pack
-from metastep.data.images import Pixels
-from metastep.data.pictures import open_picture
+from metastep.data.images import open_picture
+from metastep.data.pictures import Pixels
 from metastep.data.progress import Progress, silent
 
 

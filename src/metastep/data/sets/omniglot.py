@@ -12,8 +12,8 @@ from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import missing, problem
 from metastep.data.files import entries, exists, fingerprint, read_pack
-from metastep.data.images import ImageSet, Pixels
-from metastep.data.pictures import open_picture
+from metastep.data.images import open_picture
+from metastep.data.pictures import ImageSet, Pixels
 from metastep.data.progress import Progress, counted, silent
 from metastep.data.splits import Sizes, Split, split_classes
 from metastep.errors import how_many

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from metastep.data import catalog
-from metastep.data.catalog import ENTRIES, FOLDER, GLYPHS, MINI_IMAGENET, OMNIGLOT, Entry, entry_of, find, load
+from metastep.data import registry
 from metastep.data.errors import DataError
 from metastep.data.progress import silent
+from metastep.data.registry import ENTRIES, FOLDER, GLYPHS, MINI_IMAGENET, OMNIGLOT, Entry, entry_of, find, load
 from tests.data.helpers import write_classes
 
 
@@ -125,6 +125,6 @@ def test_the_summary_of_glyphs_is_true() -> None:
 
 
 def test_real_data_is_found(real_data: Path) -> None:
-    found = catalog.find(real_data)
+    found = registry.find(real_data)
     assert len(found["omniglot"]) == 1
     assert len(found["mini_imagenet"]) == 5

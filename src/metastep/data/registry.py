@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from metastep.data import mini_imagenet, omniglot
 from metastep.data.errors import DataError, printable, problem
 from metastep.data.files import exists
 from metastep.data.folder import load_folder
-from metastep.data.glyphs import load_glyphs
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.progress import Progress, silent
+from metastep.data.sets import mini_imagenet, omniglot
+from metastep.data.sets.glyphs import load_glyphs
 from metastep.data.splits import PARTS, SPLITS, Split, known_split
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from metastep.data.files import ASSETS, read_pack
-from metastep.data.images import ImageSet
+from metastep.data.pictures import ImageSet
 from metastep.data.scripts import SCRIPTS
 from metastep.data.splits import Split, known_split, parts_of
 
