@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import metastep as ms
+from metastep.core.optimizers import root
 
 Params = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -118,12 +119,12 @@ def moved(
 ) -> tuple[list[Tensor], list[list[Tensor]]]:
     m, v = memory
     if isinstance(inner, ms.SGD):
-        m = [inner.momentum * a + g for a, g in zip(m, grads, strict=True)]
+        m = [inner.momentum * a + g for a, g in zip(m, grads, strict=True)] if inner.momentum else list(grads)
         return [p - inner.lr * a for p, a in zip(params, m, strict=True)], [m, v]
     b1, b2 = inner.betas
     m = [b1 * a + (1 - b1) * g for a, g in zip(m, grads, strict=True)]
     v = [b2 * a + (1 - b2) * g * g for a, g in zip(v, grads, strict=True)]
-    sizes = [(a / (1 - b2**step)).sqrt() + inner.eps for a in v]
+    sizes = [root(a / (1 - b2**step)) + inner.eps for a in v]  # by hand too, a ReLU that is off would give NaN
     return [p - inner.lr / (1 - b1**step) * a / s for p, a, s in zip(params, m, sizes, strict=True)], [m, v]
 
 

@@ -9,7 +9,7 @@ from metastep.cli.common import refusals
 from metastep.errors import MetastepError
 from metastep.step.mapped import VMAP_CHUNK
 from metastep.train.device import device_for
-from study.bench import pair_studies, studies
+from study.bench import modules, pair_studies, studies
 from study.bench.cases import QUICK, Grid, Precision, chosen
 from study.bench.implementations import IMPLEMENTATIONS
 from study.bench.options import (
@@ -35,7 +35,14 @@ QUICK_IMPLEMENTATIONS = ("metastep", "hand-loop", "torch.func")
 ALL_IMPLEMENTATIONS = tuple(name for name in IMPLEMENTATIONS if not name.startswith("metastep-"))  # ours once
 
 app = typer.Typer()
-for study in (studies.startup, studies.profile, studies.precision, pair_studies.pairs, pair_studies.history):
+for study in (
+    studies.startup,
+    studies.profile,
+    studies.precision,
+    pair_studies.pairs,
+    pair_studies.history,
+    modules.modules,
+):
     app.command()(study)
 
 
