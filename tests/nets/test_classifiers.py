@@ -9,13 +9,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from metastep.core.registry import names
 from metastep.errors import MetastepError
-from metastep.nets.registry import CLASSIFIERS, load_net
+from metastep.nets.registry import load_net
 from metastep.nets.resnet import ResNet, ResNet18, ResNet34
 from metastep.nets.resnet32 import ResNet32
 from metastep.nets.vgg import VGG
 from metastep.nets.weights import load_weights
 
+CLASSIFIERS = [name for name in names("net") if name.startswith(("resnet", "vgg"))]
 SIZES = {"resnet18": 64, "resnet34": 64}
 CHECKPOINT = Path(os.environ.get("METASTEP_DATA", "."), "tinyimagenet_resnet32.safetensors")
 
@@ -45,7 +47,7 @@ def test_published_sizes(net: nn.Module, parameters: int) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_net_classifies_and_has_its_taps(name: str, channels: int) -> None:
     size = SIZES.get(name, 32)
-    net = load_net(name, CLASSIFIERS)(ways=7, channels=channels, size=size)
+    net = load_net(name)(ways=7, channels=channels, size=size)
     seen: list[tuple[int, ...]] = []
     for tap in net.taps:  # type: ignore[union-attr]
         net.get_submodule(tap).register_forward_hook(lambda part, x, out: seen.append(tuple(out.shape)))
@@ -56,7 +58,7 @@ def test_every_net_classifies_and_has_its_taps(name: str, channels: int) -> None
 
 @pytest.mark.parametrize(("name", "size"), [("resnet8", 8), ("resnet8", 28), ("vgg4", 8), ("vgg4", 28)])
 def test_small_nets_take_small_pictures(name: str, size: int) -> None:
-    assert CLASSIFIERS[name](ways=10, channels=1, size=size)(torch.randn(2, 1, size, size)).shape == (2, 10)
+    assert load_net(name)(ways=10, channels=1, size=size)(torch.randn(2, 1, size, size)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -166,7 +168,7 @@ def test_weights_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(MetastepError, match="Did you mean 'resnet32'"):
-        load_net("resnet_32", CLASSIFIERS)
+        load_net("resnet_32")
 
 
 @pytest.mark.skipif(not CHECKPOINT.is_file(), reason="METASTEP_DATA has no tinyimagenet_resnet32.safetensors")

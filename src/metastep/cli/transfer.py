@@ -81,14 +81,14 @@ def run(
 
 def with_net_of_source(given: dict[str, Any]) -> dict[str, Any]:
     """An earlier run that is to be the source says which net it trained; one of a user's own has to be named again"""
-    from metastep.nets.registry import CLASSIFIERS
+    from metastep.core.registry import names
     from metastep.train.run import Run
 
     weights = given.get("source_weights")
     if weights is None or "source_net" in given or not Run.is_there(folder := Path(weights).expanduser()):
         return given
     net = Run.open(folder).config(TransferConfig).target.net
-    return given | ({"source_net": net} if net in CLASSIFIERS else {})
+    return given | ({"source_net": net} if net in names("net") else {})
 
 
 def require_own_source(preset: str, usual: TransferConfig, config: TransferConfig, given: dict[str, Any]) -> None:

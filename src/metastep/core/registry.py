@@ -60,7 +60,7 @@ def register(kind: str, name: str) -> Callable[[T], T]:
     table = _table(kind)
 
     def add(thing: T) -> T:
-        if not _is_ours(thing):
+        if not is_ours(thing):
             import_module(_MODULES[kind])  # so that a name that is taken is refused here, not when ours are imported
         if name in table and not _is_same(table[name], thing):
             raise MetastepError(
@@ -187,7 +187,8 @@ def _complete(kind: str) -> dict[str, Any]:
     return table
 
 
-def _is_ours(thing: Any) -> bool:
+def is_ours(thing: Any) -> bool:
+    """Return whether a class or function comes with metastep."""
     return _module(thing).partition(".")[0] == "metastep"
 
 

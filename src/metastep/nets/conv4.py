@@ -6,6 +6,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from metastep.core.registry import register
 from metastep.errors import MetastepError, require_positive
 from metastep.nets.blocks import strided
 from metastep.nets.head_init import HeadInit
@@ -14,12 +15,31 @@ Layer = nn.Conv2d | nn.Linear
 Fill = Callable[[Tensor], Tensor]  # in place
 
 
+@register("net", "conv4")
 class Conv4(nn.Module):
-    """Four blocks of 3×3 convolution (stride 2), BatchNorm on batch statistics and ReLU, then a linear head.
+    """Apply four blocks of 3×3 convolution (stride 2), BatchNorm on batch statistics and ReLU, then a linear head.
 
     28×28 pictures become 14, 7, 4, 2 wide; the head sees all 2×2 positions. 113,221 parameters at 5 ways.
-    `head_init` is how the head starts; it can decide whether anything is learned at a large inner rate.
-    The last three arguments make the published variants, see `metastep.nets.registry`.
+
+    Args:
+        ways: Classes.
+        channels: Channels of a picture.
+        filters: Channels of each convolution.
+        size: Pixels along the side of a picture.
+        head_init: How the head starts. It can decide whether anything is learned at a large inner rate.
+        block: A function (number of the block, input channels, filters) that makes a block. `metastep.nets.published`
+            has those of published code.
+        init: Called with every convolution and the head, to give them their first values.
+        mean_positions: Let the head see the mean over all positions.
+
+    Raises:
+        MetastepError: The pictures are too small, or a number is not above 0.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> ms.nets.Conv4(ways=5, filters=8)(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 5])
     """
 
     def __init__(
@@ -52,7 +72,7 @@ class Conv4(nn.Module):
 
     @torch.no_grad()
     def _features(self, channels: int, size: int) -> int:
-        """What the blocks make of a picture, tried out: BatchNorm needs two"""
+        """Return how many numbers the head sees, by a call: BatchNorm needs two pictures."""
         try:
             return self._seen_by_head(torch.zeros(2, channels, size, size)).shape[1]
         except RuntimeError as error:

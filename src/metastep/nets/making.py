@@ -1,4 +1,4 @@
-"""A net made by its builder; one of a user's own may fail in any way, and is to say so before there is a run."""
+"""Build a net, and try it once: a user's own may fail in any way, and must do so before a run begins."""
 
 from typing import Any
 
@@ -6,7 +6,33 @@ import torch
 from torch import nn
 
 from metastep.errors import MetastepError, first_line
-from metastep.nets.registry import Builder
+from metastep.nets.registry import Builder, load_net
+
+
+def build(name: str, *, ways: int, channels: int, size: int, **options: Any) -> nn.Module:
+    """Return a new net by its registered name.
+
+    Args:
+        name: A registered name, such as "conv4".
+        ways: Classes.
+        channels: Channels of a picture.
+        size: Pixels along the side of a picture.
+        options: Options of that net, by name.
+
+    Returns:
+        The module. Its first values are drawn by PyTorch's generator.
+
+    Raises:
+        MetastepError: There is no such net, or it cannot be built from these arguments.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = ms.nets.build("conv4", ways=5, channels=1, size=28, filters=8)
+        >>> net(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 5])
+    """
+    return made(name, load_net(name), ways=ways, channels=channels, size=size, **options)
 
 
 def made(name: str, builder: Builder, **given: Any) -> nn.Module:
@@ -24,7 +50,7 @@ def made(name: str, builder: Builder, **given: Any) -> nn.Module:
 
 @torch.no_grad()
 def require_answers(net: nn.Module, name: str, shape: tuple[int, int, int], classes: int) -> None:
-    """Called once on pictures of this shape; parameters of lazy layers are made by this"""
+    """Call the net once on pictures of this shape, which also makes the parameters of lazy layers."""
     cannot = f"net {name!r} cannot be used on pictures of {'×'.join(map(str, shape))}"
     try:
         answer = net(torch.zeros(2, *shape))

@@ -5,11 +5,12 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from metastep.core.registry import register
 from metastep.errors import require_positive
 
 
 class BasicBlock(nn.Module):
-    """relu(x + two 3×3 convolutions); where the shape changes, x passes a 1×1 convolution and BatchNorm."""
+    """Return relu(x + two 3×3 convolutions of x). If the shape changes, x passes a 1×1 convolution and BatchNorm."""
 
     def __init__(self, inputs: int, filters: int, stride: int = 1) -> None:
         super().__init__()
@@ -27,7 +28,25 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A 7×7 stem of stride 2 and max-pooling, four stages of basic blocks with 64 to 512 filters, mean, linear head."""
+    """Apply a 7×7 stem and max-pooling, four stages of basic blocks with 64 to 512 filters, mean, and a linear head.
+
+    It is made for pictures of 224×224 and has torchvision's parameter names, so that torchvision's weights load.
+
+    Args:
+        ways: Classes.
+        channels: Channels of a picture.
+        size: Pixels along the side of a picture.
+        blocks: Basic blocks in each stage: ResNet-18 has (2, 2, 2, 2), and ResNet-34 (3, 4, 6, 3).
+
+    Raises:
+        MetastepError: A number is not above 0.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> ms.nets.ResNet(ways=5, blocks=(1, 1, 1, 1))(torch.rand(2, 3, 64, 64)).shape
+        torch.Size([2, 5])
+    """
 
     taps = ("layer1", "layer2", "layer3", "layer4")  # at 224×224: 64×56², 128×28², 256×14², 512×7²
 
@@ -59,7 +78,7 @@ def _stage(inputs: int, filters: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def start_convolutions(module: nn.Module) -> None:
-    """N(0, 2 / (k² · filters)), biases 0"""
+    """Draw the weights of convolutions from N(0, 2 / (k² · filters)), and set their biases to 0."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
@@ -67,5 +86,5 @@ def start_convolutions(module: nn.Module) -> None:
                 nn.init.zeros_(part.bias)
 
 
-ResNet18 = partial(ResNet, blocks=(2, 2, 2, 2))
-ResNet34 = partial(ResNet, blocks=(3, 4, 6, 3))
+ResNet18 = register("net", "resnet18")(partial(ResNet, blocks=(2, 2, 2, 2)))
+ResNet34 = register("net", "resnet34")(partial(ResNet, blocks=(3, 4, 6, 3)))

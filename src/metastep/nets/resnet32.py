@@ -1,16 +1,36 @@
 """The residual net for 32×32 pictures, with the parameter names of L2T-ww's TinyImageNet checkpoint."""
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from metastep.core.registry import register
 from metastep.errors import require_positive
 from metastep.nets.resnet import BasicBlock, start_convolutions
 
 
+@register("net", "resnet32")
 class ResNet32(nn.Module):
-    """3×3 convolution, three stages of `blocks` basic blocks with 1, 2 and 4 times `width` filters, mean, linear head.
+    """Apply a convolution, three stages of basic blocks with 1, 2 and 4 times `width` filters, mean, and a linear head.
 
     With 5 blocks of width 16 it is ResNet-32: 479,272 parameters at 200 ways. Fewer blocks make a small source.
+
+    Args:
+        ways: Classes.
+        channels: Channels of a picture.
+        size: Pixels along the side of a picture.
+        blocks: Basic blocks in each stage.
+        width: Filters of the first stage.
+
+    Raises:
+        MetastepError: A number is not above 0.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> ms.nets.ResNet32(ways=5, blocks=1)(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 5])
     """
 
     taps = ("blocks2", "blocks4", "blocks6")  # the ends of the stages; at 32×32: 16×32², 32×16², 64×8²
@@ -36,3 +56,6 @@ class ResNet32(nn.Module):
 
 def _rest(filters: int, blocks: int) -> nn.Sequential:
     return nn.Sequential(*(BasicBlock(filters, filters) for _ in range(blocks - 1)))
+
+
+register("net", "resnet8")(partial(ResNet32, blocks=1))  # for small pictures and two CPU cores

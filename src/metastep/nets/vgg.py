@@ -1,9 +1,11 @@
 """VGG with BatchNorm: stages of 3×3 convolutions, each stage ending with max-pooling."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
+from metastep.core.registry import register
 from metastep.errors import MetastepError, require_positive
 from metastep.nets.resnet import start_convolutions
 
@@ -11,9 +13,9 @@ VGG9 = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 class _BeforeNorm(nn.Conv2d):
-    """A convolution whose bias has no gradient in training: BatchNorm takes it away again.
+    """Convolve, with a bias that has no gradient in training: BatchNorm subtracts it again.
 
-    Autograd would sum up 0 from all of the gradient's numbers, and leave rounding.
+    Autograd would add up all numbers of the gradient to 0, and leave rounding errors.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -21,11 +23,27 @@ class _BeforeNorm(nn.Conv2d):
         return self._conv_forward(x, self.weight, bias)  # type: ignore[no-any-return]
 
 
+@register("net", "vgg9")
 class VGG(nn.Module):
-    """Convolution (with bias), BatchNorm, ReLU for each number of filters in each stage; mean, linear head, no dropout.
+    """Apply stages of convolution, BatchNorm and ReLU, each ending with max-pooling, then the mean and a linear head.
 
-    The default is VGG-9-BN, 9,277,284 parameters at 100 ways; fewer or narrower stages make a small target.
+    The default is VGG-9-BN, 9,277,284 parameters at 100 ways. Fewer or narrower stages make a small target.
     `taps` are the tensors that enter the max-poolings; at 32×32: 64×32², 128×16², 256×8², 512×4², 512×2².
+
+    Args:
+        ways: Classes.
+        channels: Channels of a picture.
+        size: Pixels along the side of a picture.
+        stages: Filters of each convolution of each stage.
+
+    Raises:
+        MetastepError: The pictures are too small for so many stages, or a number is not above 0.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> ms.nets.VGG(ways=5, stages=((8,), (16,)))(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 5])
     """
 
     def __init__(self, ways: int, channels: int = 3, size: int = 32, *, stages: Sequence[Sequence[int]] = VGG9) -> None:
@@ -53,3 +71,8 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.features(x).mean((-2, -1)))  # type: ignore[no-any-return]
+
+
+# for small pictures and two CPU cores
+register("net", "vgg4")(partial(VGG, stages=((16,), (32,), (64,))))
+register("net", "vgg7")(partial(VGG, stages=((16,), (32,), (64, 64), (64, 64))))

@@ -14,7 +14,7 @@ _COUNTER = "num_batches_tracked"  # weights from before PyTorch 1.0 lack it, and
 
 
 class MisfitError(MetastepError):
-    """Weights of another net: the first tensor that differs, and its shapes in the file and in the net"""
+    """Report weights of another net: the first tensor that differs, and its shapes in the file and in the net."""
 
     def __init__(self, what: str, name: str, stored: tuple[int, ...] | None, own: tuple[int, ...] | None) -> None:
         self.name, self.stored, self.own = name, stored, own
@@ -31,9 +31,30 @@ class MisfitError(MetastepError):
 
 
 def load_weights(net: nn.Module, path: str | Path, leave_out: Sequence[str] = ()) -> nn.Module:
-    """Give `net` the weights in the file `path`, every one of them; returns it.
+    """Load the weights in a file into a net, all of them.
 
-    leave_out: beginnings of names that keep what they have, such as "fc" for a head with another number of classes.
+    A pickle that could run code is not opened.
+
+    Args:
+        net: Changed in place.
+        path: A .safetensors, .pth or .pt file.
+        leave_out: How names begin that keep the values they have, such as "fc" for a head with other classes.
+
+    Returns:
+        The same net.
+
+    Raises:
+        MetastepError: The file cannot be read, or belongs to another net; the message names the first difference.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> import metastep as ms
+        >>> net = torch.nn.Linear(2, 1)
+        >>> with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        ...     torch.save({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, file.name)
+        ...     print(ms.nets.load_weights(net, file.name).weight.detach())
+        tensor([[1., 1.]])
     """
     stored = _kept(_read(Path(path)), leave_out)
     own = _kept(net.state_dict(), leave_out)

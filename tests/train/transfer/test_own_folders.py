@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from metastep.cli.main import app
 from metastep.cli.presets import default_folder
-from metastep.nets.registry import CLASSIFIERS
+from metastep.nets.registry import load_net
 from metastep.train.run import Run
 from metastep.train.transfer.config import DataConfig, TransferConfig
 from metastep.train.transfer.presets import PRESETS
@@ -247,8 +247,8 @@ def test_pictures_of_ones_own_need_no_source_from_scratch() -> None:
 
 @pytest.mark.usefixtures("_folders")
 def test_a_source_that_does_not_fit_says_why() -> None:
-    save_file(CLASSIFIERS["resnet8"](ways=7, channels=1, size=8).state_dict(), "grey.safetensors")
-    save_file(CLASSIFIERS["resnet8"](ways=7, channels=3, size=8).state_dict(), "coloured.safetensors")
+    save_file(load_net("resnet8")(ways=7, channels=1, size=8).state_dict(), "grey.safetensors")
+    save_file(load_net("resnet8")(ways=7, channels=3, size=8).state_dict(), "coloured.safetensors")
     wrong = {
         ("grey", "resnet8", "7"): "that net takes pictures that are grey, and those of folder:",
         ("coloured", "resnet8", "9"): "that net tells 7 classes apart, not 9. Set --source-classes to 7.",

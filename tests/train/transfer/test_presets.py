@@ -8,7 +8,7 @@ import torch
 from metastep.cli.transfer_flags import FLAGS
 from metastep.data.labelled import LABELLED
 from metastep.errors import MetastepError
-from metastep.nets.registry import CLASSIFIERS, load_net
+from metastep.nets.registry import load_net
 from metastep.train.config import from_plain, to_plain
 from metastep.train.transfer.building import layers_of, method_of
 from metastep.train.transfer.config import TransferConfig
@@ -30,7 +30,7 @@ def test_every_preset_can_be_built(name: str, tmp_path: Path) -> None:
     assert config.data.name in {entry.name for entry in LABELLED}
     assert method_of(config).learns == config.learns_weights
     with torch.device("meta"):
-        nets = {part.net: load_net(part.net, CLASSIFIERS)(ways=7, channels=3, size=config.data.size)
+        nets = {part.net: load_net(part.net)(ways=7, channels=3, size=config.data.size)
                 for part in (config.source, config.target)}  # fmt: skip
     for part in ("source", "target"):
         chosen = getattr(config, part)

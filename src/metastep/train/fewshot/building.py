@@ -15,7 +15,7 @@ from metastep.core.registry import named
 from metastep.core.solvers import ConjugateGradient
 from metastep.errors import MetastepError
 from metastep.nets.making import made, require_answers
-from metastep.nets.registry import load_net
+from metastep.nets.registry import comes_with_metastep, load_net
 from metastep.step.gradient import MetaGradient
 from metastep.train.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TrainConfig
 
@@ -55,7 +55,7 @@ def build_net(config: TrainConfig) -> nn.Module:
         torch.manual_seed(config.seed)
         given = {"ways": config.data.ways, "channels": config.net.channels, "size": config.net.size}
         net = use_batch_statistics(made(config.net.name, builder, **given, **options))
-        if config.net.is_users:
+        if not comes_with_metastep(config.net.name):
             shape = config.net.channels, config.net.size, config.net.size
             require_answers(net, config.net.name, shape, config.data.ways)
     return net.double() if config.precision == "float64" else net

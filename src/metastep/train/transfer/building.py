@@ -14,7 +14,7 @@ from metastep.data.batches import Batches
 from metastep.data.pictures import LabelledSet, LabelledSplits
 from metastep.errors import MetastepError, first_line
 from metastep.nets.making import made, require_answers
-from metastep.nets.registry import CLASSIFIERS, load_net
+from metastep.nets.registry import comes_with_metastep, load_net
 from metastep.step.capture import Unit, unit
 from metastep.step.compiler.program_cache import Kin
 from metastep.train.device import prepare_device
@@ -122,7 +122,7 @@ def kin_of(config: TransferConfig, guide: Guidance | None) -> Kin | None:
 
     A net of the user's own has none: its code may change while a program goes on, and its name stays.
     """
-    if not {config.source.net, config.target.net} <= CLASSIFIERS.keys():
+    if not all(map(comes_with_metastep, (config.source.net, config.target.net))):
         return None
     holds = guide.source.module.state_dict() if guide else {}
     return Kin((replace(config.essential, seed=0), config.precision), tuple(holds.values()))
@@ -177,8 +177,8 @@ def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:
     """Its first parameters depend on nothing but the seed"""
     channels, size = data.images.shape[1], data.images.shape[-1]
     with seeded(seed):
-        net = made(name, load_net(name, CLASSIFIERS), ways=classes, channels=channels, size=size)
-        if name not in CLASSIFIERS:
+        net = made(name, load_net(name), ways=classes, channels=channels, size=size)
+        if not comes_with_metastep(name):
             with evaluation_mode(net):  # running statistics stay as they are
                 require_answers(net, name, (channels, size, size), classes)
     return net
