@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metastep.core.trees import Tree, joined, map_tree
+from metastep.core.trees import Tree, map_tree, to_vector
 from metastep.core.windows import Task
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError, first_line
@@ -115,7 +115,7 @@ def gradient(
     first, tasks = part or (0, case.tasks)
     batch = sampler(case, config.train_episodes, seed, device, precision)(0, tasks, first)
     engine = way_to(config, learner, precision, device, batch)
-    return joined(engine.run(learner.meta, batch).grad).double(), engine.path
+    return to_vector(engine.run(learner.meta, batch).grad).double(), engine.path
 
 
 def way_to(config: TrainConfig, learner: Learner, precision: str, device: torch.device, batch: Task) -> Engine:

@@ -191,9 +191,9 @@ def test_the_sweep_stores_params_alone_where_rates_are_constants(rate: Any) -> N
     problem = ms.Problem(lambda meta, task: torch.ones(5), ms.every_window(loss), loss)
     loop = ms.InnerLoop(problem, ms.SGD(rate, momentum=0.9), (1, 2))
     task = ms.Task((), ())
-    passages, _ = loop.traverse(loop.windows(task), loop.begin(torch.ones(()), task), torch.ones(()))
-    for passage in passages:
-        assert not any(leaf.any() for leaf in tree_leaves((passage.grad, passage.state.memory)))
+    kept, _ = loop.traverse(loop.windows(task), loop.begin(torch.ones(()), task), torch.ones(()))
+    for point in kept:
+        assert not any(leaf.any() for leaf in tree_leaves((point.grad, point.state.memory)))
 
 
 @pytest.mark.parametrize("dynamics", [ms.SGD(torch.tensor(0.1, dtype=torch.float64), 0.9), ms.Adam()])

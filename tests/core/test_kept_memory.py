@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import metastep as ms
-from metastep.core.kept_memory import continued, room_for_memory, with_memory
+from metastep.core.kept_memory import accept_memory, continued, with_memory
 from metastep.core.trees import Tree, add_scaled, map_tree, norm
 from metastep.core.windows import InnerLoop, task_gradient
 from metastep.step.chain import plain
@@ -126,7 +126,7 @@ def test_the_sweep_learns_a_memory_to_start_from() -> None:
     dynamics = ms.Adam(0.02, eps=1e-3)
     meta = with_memory(params, dynamics)
     meta["memory"]["1"] = map_tree(lambda v: torch.rand_like(v) + 0.1, meta["memory"]["1"])
-    problem, onwards = room_for_memory(p), continued(dynamics)
+    problem, onwards = accept_memory(p), continued(dynamics)
     found, expected = (
         ms.MetaGradient(problem, method, onwards, steps=4).estimator(meta, one(tasks, 0)).grad
         for method in (ms.MultiStep(window=2), ms.methods.Reference(window=2))
@@ -141,7 +141,7 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
     chain, stacked = chain_of(module, net.size), ms.Task(*((x.permute(0, 1, 3, 4, 2), y) for x, y in net.tasks()))
     theta = chain.to_flat(ms.parameters(module)).detach()
     params, problem = theta.expand(len(tasks.support[1]), -1), fused_problem(chain, plain)
-    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, room_for_memory(problem)))
+    (alone,), (beside,) = (p.windows(stacked, [1]) for p in (problem, accept_memory(problem)))
     meta, along = {"params": theta, "memory": {"0": torch.rand_like(theta)}}, torch.randn_like(params)
     torch.testing.assert_close(task_gradient(beside, params, meta), task_gradient(alone, params, theta))
     h, c = ms.curvature.exact(beside, params, meta, along)

@@ -152,7 +152,7 @@ def test_a_rate_that_is_learned_in_some_steps_of_a_window() -> None:
     p, params, tasks = case("regression")
     meta = ms.problems.with_rates(params, 0.05, 1)
     learned = ms.SGD(lambda meta, step: meta["rates"] if step % 2 else 0.1, momentum=0.5)
-    p = ms.problems.room_for_rates(p)
+    p = ms.problems.accept_rates(p)
     for window in (1, 2, 4):
         swept, stored = (gradient(meta, tasks) for gradient in both(p, learned, 4, window))
         assert relative_error(swept.grad, stored.grad) < 1e-9

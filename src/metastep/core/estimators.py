@@ -5,7 +5,7 @@ windows. It returns a gradient, so nobody differentiates the unroll. It stores o
 window (with SGD: φ; with Adam: φ, both moments and the gradient). Beyond 32 windows it stores every 32nd state.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from metastep.core import noise
+from metastep.core.checkpointing import STORED, rewind, store
 from metastep.core.checks import require_one_each, require_unwritten, versions
 from metastep.core.counting import count_gradient
 from metastep.core.curvature import Curvature, exact
@@ -22,12 +23,10 @@ from metastep.core.optimizers import State
 from metastep.core.problems import require_shared_space
 from metastep.core.solvers import Solver
 from metastep.core.trees import Tree, add, add_scaled, hollow_like, scale, subtract
-from metastep.core.windows import InnerLoop, Passage, Problem, Window, outer_value
+from metastep.core.windows import Checkpointed, InnerLoop, Problem, Window, outer_value
 from metastep.errors import MetastepError, require_positive
 
-__all__ = ["Estimate", "Estimator", "Sweep", "displacement", "first_order", "implicit", "unrolled"]
-
-STORED = 32  # windows: of 64, half of the states are kept, and half of the gradients evaluated again
+__all__ = ["Estimate", "Estimator", "Sweep", "first_order", "implicit", "reptile_gradient", "unrolled"]
 
 
 class Estimate(NamedTuple):
@@ -203,10 +202,10 @@ def unrolled(
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
             loss, adjoint = weight[-1] * loss, scale(weight[-1], adjoint)
-        for k, (window, passage) in zip(reversed(range(cut, len(windows))), rewind(loop, storage, meta), strict=True):
-            adjoint = pull_window(loop, curvature, window, passage, meta, adjoint)
+        for k, (window, point) in zip(reversed(range(cut, len(windows))), rewind(loop, storage, meta), strict=True):
+            adjoint = pull_window(loop, curvature, window, point, meta, adjoint)
             if weight is not None and k > 0:  # φ before window k is φ after window k − 1
-                earlier = outer_adjoint(loop, passage.state, meta, task)
+                earlier = outer_adjoint(loop, point.state, meta, task)
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics, final)
 
@@ -223,17 +222,17 @@ def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple
 
 
 def pull_window(
-    loop: InnerLoop, curvature: Curvature, window: Window, passage: Passage, meta: Tree, adjoint: Adjoint
+    loop: InnerLoop, curvature: Curvature, window: Window, point: Checkpointed, meta: Tree, adjoint: Adjoint
 ) -> Adjoint:
     """Make one step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product."""
-    state = passage.state
+    state = point.state
 
     def advance(params: Tree, memory: Tree, grad: Tree, meta: Tree) -> tuple[Tree, Tree]:
         after = loop.inner.advance(State(params, memory, state.step), grad, meta, window.steps)
         return after.params, after.memory
 
     once = noise.refused(advance, "an inner optimizer, or a rate of it,")
-    pull = vjp(once, state.params, state.memory, passage.grad, meta)[1]
+    pull = vjp(once, state.params, state.memory, point.grad, meta)[1]
     d_params, d_memory, d_grad, d_rates = pull((adjoint.params, adjoint.memory))
     h, c = curvature(window, state.params, meta, d_grad)
     return Adjoint(add(d_params, h), d_memory, add(add(adjoint.meta, d_rates), c))
@@ -247,32 +246,6 @@ def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: 
     start, pull = vjp(noise.refused(lambda meta: loop.begin(meta, task)[:2], "the start of a problem"), meta)[:2]
     memory = adjoint.memory if swept else hollow_like(start[1])
     return add(adjoint.meta, pull((adjoint.params, memory))[0])
-
-
-Storage = list[tuple[list[Window], State, list[Passage]]]  # segments: their windows, state before, passages if kept
-
-
-def store(loop: InnerLoop, windows: list[Window], state: State, meta: Tree, every: int) -> tuple[Storage, State]:
-    """Run the windows. Of all segments of `every` windows but the last, keep only their first state."""
-    storage: Storage = []
-    for i in range(0, len(windows), every):
-        segment, start = windows[i : i + every], state
-        if i + every < len(windows):
-            state = loop.run(segment, start, meta)
-            storage.append((segment, start, []))
-        else:
-            passages, state = loop.traverse(segment, start, meta)
-            storage.append((segment, passages[0].state, passages))
-    return storage, state
-
-
-def rewind(loop: InnerLoop, storage: Storage, meta: Tree) -> Iterator[tuple[Window, Passage]]:
-    """Yield windows and passages, last to first. Each is freed once it was used."""
-    while storage:
-        windows, start, passages = storage.pop()
-        passages = passages or loop.traverse(windows, start, meta)[0]
-        for window in reversed(windows):
-            yield window, passages.pop()
 
 
 def first_order(loop: InnerLoop) -> Estimator:
@@ -300,7 +273,7 @@ def first_order(loop: InnerLoop) -> Estimator:
     return Estimator(loop, estimate)
 
 
-def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
+def reptile_gradient(loop: InnerLoop, carried: bool = False) -> Estimator:
     """Return the estimator that gives θ the displacement φ₁ − φ_{T+1} as its gradient (Reptile).
 
     Args:
@@ -315,7 +288,7 @@ def displacement(loop: InnerLoop, carried: bool = False) -> Estimator:
         >>> import metastep as ms
         >>> problem = ms.few_shot(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
         >>> gradient = ms.MetaGradient(problem, ms.Reptile(), ms.SGD(lr=0.1), steps=2)
-        >>> estimator = ms.estimators.displacement(gradient.loop)
+        >>> estimator = ms.estimators.reptile_gradient(gradient.loop)
     """
 
     def estimate(meta: Tree, task: Any) -> Estimate:

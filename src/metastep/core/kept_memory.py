@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from metastep.core.optimizers import Adam, InnerOptimizer, RMSprop, State
-from metastep.core.problems import room_for_more
+from metastep.core.problems import accept_more
 from metastep.core.trees import Tree, tree_leaves
 from metastep.core.windows import Problem
 from metastep.errors import MetastepError
@@ -54,10 +54,10 @@ def with_memory(params: Tree, dynamics: InnerOptimizer) -> dict[str, Tree]:
     return {"params": params, "memory": {str(i): part for i, part in enumerate(memory)}}
 
 
-def room_for_memory(problem: Problem) -> Problem:
+def accept_memory(problem: Problem) -> Problem:
     """The same problem for meta = {"params": θ, "memory": …}; the optimizer goes on from that memory."""
 
     def start(meta: Tree, task: Any) -> State:
         return State(problem.start(meta["params"], task), tuple(meta["memory"].values()))
 
-    return room_for_more(problem, start)
+    return accept_more(problem, start)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
+from torch import Tensor
+
 from metastep.core.checks import require_lengths
 from metastep.core.curvature import exact
 from metastep.core.estimators import Estimator, unrolled
@@ -39,11 +41,12 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, list | Tensor):  # so that equal methods are equal, and have one hash
+                object.__setattr__(self, field.name, tuple(value.tolist() if isinstance(value, Tensor) else value))
         require_options(self)
-        window = getattr(self, "window", 1)
-        require_lengths(window=window)
-        if isinstance(window, list):
-            object.__setattr__(self, "window", tuple(window))  # so that equal methods have equal hashes
+        require_lengths(window=getattr(self, "window", 1))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]

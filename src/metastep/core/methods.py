@@ -1,41 +1,27 @@
 """The methods, under the names people know. Each is a value: `MultiStep(window=4)`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from torch import Tensor
-
 from metastep.core.backprop import backprop
-from metastep.core.checks import require_no_decay, require_rate
+from metastep.core.checks import require_no_decay
 from metastep.core.curvature import CentralDifference, Curvature, GaussianSmoothing, ZerothOrder, exact
-from metastep.core.estimators import Estimate, Estimator, displacement, first_order, implicit, implicit_at, unrolled
-from metastep.core.kept_memory import continued, room_for_memory, with_memory
+from metastep.core.estimators import Estimate, Estimator, first_order, implicit, implicit_at, reptile_gradient, unrolled
+from metastep.core.kept_memory import accept_memory, continued, with_memory
+from metastep.core.learned_rates import MAMLPP, MetaSGD
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.options import Bound
-from metastep.core.problems import accepts, adapt_only, proximal, room_for_rates, with_rates
-from metastep.core.rates import at_step
+from metastep.core.problems import accepts, adapt_only, proximal
 from metastep.core.registry import register
 from metastep.core.solvers import ConjugateGradient, Solver
-from metastep.core.trees import Tree, map_tree
+from metastep.core.trees import Tree
 from metastep.core.windows import InnerLoop, Problem, Steps, Window
 
 __all__ = [
-    "ANIL",
-    "ESMAML",
-    "FOMAML",
-    "GGSMAML",
-    "HFMAML",
-    "IMAML",
-    "MAML",
-    "MAMLPP",
-    "MetaSGD",
-    "Method",
-    "MultiStep",
-    "Reference",
-    "Reptile",
-    "Truncated",
+    "ANIL", "ESMAML", "FOMAML", "GGSMAML", "HFMAML", "IMAML", "MAML", "MAMLPP", "MetaSGD", "Method", "MultiStep",
+    "Reference", "Reptile", "Truncated",
 ]  # fmt: skip
 
 
@@ -148,7 +134,7 @@ class Reptile(Method):
     keep_memory: bool = False
 
     def problem(self, problem: Problem) -> Problem:
-        return room_for_memory(problem) if self.keep_memory else problem
+        return accept_memory(problem) if self.keep_memory else problem
 
     def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
         return continued(inner) if self.keep_memory else inner
@@ -157,7 +143,7 @@ class Reptile(Method):
         return with_memory(params, inner) if self.keep_memory else params
 
     def estimator(self, loop: InnerLoop) -> Estimator:
-        return displacement(loop, self.keep_memory)
+        return reptile_gradient(loop, self.keep_memory)
 
 
 @register("method", "imaml")
@@ -309,76 +295,6 @@ class ANIL(Method):
         return adapt_only(problem, self.head)
 
 
-@register("method", "meta_sgd")
-@dataclass(frozen=True, repr=False)
-class MetaSGD(Method):
-    """Learn an inner learning rate for each entry of each parameter (Li et al. 2017).
-
-    Args:
-        window: Steps that share a gradient, or a list with the length of each window.
-        curvature: How second-order products are computed.
-
-    Example:
-        >>> import metastep as ms
-        >>> ms.MetaSGD(window=4)
-        MetaSGD(window=4)
-    """
-
-    window: Steps = 1
-    curvature: Curvature = exact
-
-    def problem(self, problem: Problem) -> Problem:
-        return room_for_rates(problem)
-
-    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
-        return _with_learned(inner, _learned_rates)
-
-    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
-        require_rate(inner)
-        return with_rates(params, inner.lr)  # type: ignore[attr-defined]
-
-
-@register("method", "maml_pp")
-@dataclass(frozen=True, repr=False)
-class MAMLPP(Method):
-    """Learn an inner learning rate for each tensor and step, and weigh the outer loss after every window (MAML++).
-
-    Antoniou et al. 2019 anneal the weights to the last window.
-
-    Args:
-        weights: One for each window. They are equal if left out.
-        window: Steps that share a gradient, or a list with the length of each window.
-        curvature: How second-order products are computed.
-
-    Example:
-        >>> import metastep as ms
-        >>> ms.methods.MAMLPP(weights=[0.25, 0.75])
-        MAMLPP(weights=(0.25, 0.75))
-    """
-
-    weights: Sequence[float] | Tensor | None = None
-    window: Steps = 1
-    curvature: Curvature = exact
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _as_numbers(self)
-
-    def problem(self, problem: Problem) -> Problem:
-        return room_for_rates(problem)
-
-    def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
-        return _with_learned(inner, _learned_rates_of_step)
-
-    def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
-        require_rate(inner)
-        return with_rates(params, inner.lr, sum(lengths))  # type: ignore[attr-defined]
-
-    def estimator(self, loop: InnerLoop) -> Estimator:
-        weights = [1 / len(loop.lengths)] * len(loop.lengths) if self.weights is None else self.weights
-        return unrolled(loop, self.curvature, weights=weights)
-
-
 @register("method", "reference")
 @dataclass(frozen=True, repr=False)
 class Reference(Method):
@@ -395,32 +311,7 @@ class Reference(Method):
     """
 
     window: Steps = 1
-    weights: Sequence[float] | Tensor | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _as_numbers(self)
+    weights: tuple[float, ...] | None = None
 
     def estimator(self, loop: InnerLoop) -> Estimator:
         return backprop(loop, self.weights)
-
-
-def _as_numbers(method: MAMLPP | Reference) -> None:
-    """Make the weights a tuple of numbers, so that methods can be compared."""
-    if method.weights is not None:
-        object.__setattr__(method, "weights", tuple(float(weight) for weight in method.weights))
-
-
-def _with_learned(inner: Any, lr: Callable[[Tree, Any], Tree]) -> InnerOptimizer:
-    require_rate(inner)
-    learned: InnerOptimizer = replace(inner, lr=lr)
-    return learned
-
-
-def _learned_rates(meta: Tree, step: Any) -> Tree:
-    del step
-    return meta["rates"]
-
-
-def _learned_rates_of_step(meta: Tree, step: Any) -> Tree:
-    return map_tree(lambda rate: at_step(rate, step), meta["rates"])

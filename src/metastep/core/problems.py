@@ -22,6 +22,7 @@ from metastep.errors import MetastepError
 
 __all__ = [
     "FewShot",
+    "accept_rates",
     "accuracy",
     "adapt_only",
     "batch_by_batch",
@@ -29,7 +30,6 @@ __all__ = [
     "few_shot",
     "in_batches",
     "proximal",
-    "room_for_rates",
     "with_rates",
 ]
 
@@ -311,7 +311,7 @@ def accepts(head: str | Callable[[str], bool]) -> Callable[[str], bool]:
     return head
 
 
-def room_for_rates(problem: Problem) -> Problem:
+def accept_rates(problem: Problem) -> Problem:
     """Return the same problem for meta = {"params": θ, "rates": …}. Its losses see θ alone.
 
     Learned rates are read by the inner optimizer, such as `SGD(lr=lambda meta, step: meta["rates"])`.
@@ -326,12 +326,12 @@ def room_for_rates(problem: Problem) -> Problem:
         >>> import torch
         >>> import metastep as ms
         >>> net = torch.nn.Linear(4, 3)
-        >>> problem = ms.problems.room_for_rates(ms.few_shot(net, torch.nn.functional.cross_entropy))
+        >>> problem = ms.problems.accept_rates(ms.few_shot(net, torch.nn.functional.cross_entropy))
         >>> meta = {"params": ms.parameters(net), "rates": torch.tensor(0.1)}
         >>> list(problem.start(meta, None))
         ['weight', 'bias']
     """
-    return room_for_more(problem, lambda meta, task: problem.start(meta["params"], task))
+    return accept_more(problem, lambda meta, task: problem.start(meta["params"], task))
 
 
 def params_of(meta: Tree) -> Tree:
@@ -339,7 +339,7 @@ def params_of(meta: Tree) -> Tree:
     return meta["params"] if isinstance(meta, dict) and isinstance(meta.get("params"), dict) else meta
 
 
-def room_for_more(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
+def accept_more(problem: Problem, start: Callable[[Tree, Any], Tree | State]) -> Problem:
     """Return the same problem for a meta in which θ is called "params", and which has more. Losses see θ alone."""
 
     def checked(meta: Tree, task: Any) -> Tree | State:

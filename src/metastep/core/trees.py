@@ -273,12 +273,12 @@ def split_floats(tree: Tree) -> tuple[list[Tensor], Callable[[list[Tensor]], Tre
     return [leaves[i] for i in places], rebuild
 
 
-def joined(tree: Tree) -> Tensor:
+def to_vector(tree: Tree) -> Tensor:
     """Return all leaves as one vector."""
     return torch.cat([leaf.reshape(-1) for leaf in tree_leaves(tree)])
 
 
-def parted(vector: Tensor, like: Tree) -> Tree:
+def from_vector(vector: Tensor, like: Tree) -> Tree:
     """Return the leaves of such a vector again, shaped as those of `like`."""
     leaves, spec = tree_flatten(like)
     parts = torch.split(vector, [leaf.numel() for leaf in leaves])

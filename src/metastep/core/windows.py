@@ -87,7 +87,7 @@ class Problem(NamedTuple):
     made_of: Any = None
 
 
-class Passage(NamedTuple):
+class Checkpointed(NamedTuple):
     """Keep what the reverse sweep must know of a window: the state before it, and its gradient."""
 
     state: State
@@ -131,17 +131,17 @@ class InnerLoop(NamedTuple):
             state = self.inner.advance(state, gradient, meta, window.steps)
         return state
 
-    def traverse(self, windows: list[Window], state: State, meta: Tree) -> tuple[list[Passage], State]:
+    def traverse(self, windows: list[Window], state: State, meta: Tree) -> tuple[list[Checkpointed], State]:
         """Return what the sweep needs, too: φ alone where the inner optimizer is linear, everything elsewhere."""
-        passages = []
+        kept = []
         for window in windows:
             gradient = task_gradient(window, state.params, meta)
-            passage = Passage(state, gradient)
+            point = Checkpointed(state, gradient)
             if is_linear(self.inner, state, meta, window.steps):
-                passage = Passage(state._replace(memory=hollow_like(state.memory)), hollow_like(gradient))
-            passages.append(passage)
+                point = Checkpointed(state._replace(memory=hollow_like(state.memory)), hollow_like(gradient))
+            kept.append(point)
             state = self.inner.advance(state, gradient, meta, window.steps)
-        return passages, state
+        return kept, state
 
 
 def inner_loop(problem: Problem, dynamics: InnerOptimizer, steps: Steps, window: Steps = 1) -> InnerLoop:

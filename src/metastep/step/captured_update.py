@@ -17,7 +17,7 @@ from metastep.core.modules import draws_noise
 from metastep.core.optimizers import SGD, InnerOptimizer, State
 from metastep.core.problems import few_shot_of
 from metastep.core.torch_optimizers import from_optimizer, into_optimizer
-from metastep.core.trees import Tree, is_number, joined, map_tree, parted, tree_leaves, zeros_like
+from metastep.core.trees import Tree, from_vector, is_number, map_tree, to_vector, tree_leaves, zeros_like
 from metastep.errors import MetastepError, NonFiniteError, first_line
 from metastep.step.capture import Unit, unit
 from metastep.step.chain.serving import for_kernels
@@ -91,7 +91,7 @@ class CapturedUpdate:
         dynamics, start = from_optimizer(step.optimizer, self._named)
         start = first_memory(dynamics, start)
         count = torch.tensor(float(updates), dtype=torch.float64, device=tree_leaves(step.meta)[0].device)
-        state = State(joined(start.params), tuple(joined(part) for part in start.memory), count)
+        state = State(to_vector(start.params), tuple(to_vector(part) for part in start.memory), count)
         self._at = Prepared(state, count.clone(), step.draw(updates) if step.draw else ())
         self._moving = moving
         outer = dynamics if moving else for_kernels(dynamics, state.params)
@@ -131,8 +131,8 @@ class CapturedUpdate:
                 next_number = number + 1
             with aside(device, "made"):
                 unbroken = number == state.step
-            found, _ = all_ranks(step.gradient, step.ranks, parted(state.params, step.meta), tasks)
-            grad = joined(found.grad)
+            found, _ = all_ranks(step.gradient, step.ranks, from_vector(state.params, step.meta), tasks)
+            grad = to_vector(found.grad)
             with aside(device, "made"):
                 length = torch.linalg.vector_norm(grad)
                 made = (length + found.loss < torch.inf) & unbroken  # false of NaN too; neither is below 0
@@ -148,20 +148,24 @@ class CapturedUpdate:
 
     def _estimate(self, found: tuple[Any, ...]) -> Estimate:
         loss, grad, metrics = found
-        return Estimate(loss, parted(grad, self._step.meta), metrics)
+        return Estimate(loss, from_vector(grad, self._step.meta), metrics)
 
     @torch.no_grad()
     def _take(self) -> None:
         """θ is the caller's: it may have been changed since"""
-        torch._foreach_copy_(tree_leaves(parted(self._at.state.params, self._named)), tree_leaves(dict(self._named)))
+        torch._foreach_copy_(
+            tree_leaves(from_vector(self._at.state.params, self._named)), tree_leaves(dict(self._named))
+        )
 
     @torch.no_grad()
     def _give(self) -> None:
-        torch._foreach_copy_(tree_leaves(dict(self._named)), tree_leaves(parted(self._at.state.params, self._named)))
+        torch._foreach_copy_(
+            tree_leaves(dict(self._named)), tree_leaves(from_vector(self._at.state.params, self._named))
+        )
 
     def _write(self) -> None:
         params, memory, step = self._at.state
-        parts = State(parted(params, self._named), tuple(parted(part, self._named) for part in memory), step)
+        parts = State(from_vector(params, self._named), tuple(from_vector(part, self._named) for part in memory), step)
         into_optimizer(parts, self._step.optimizer, self._named)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from metastep.core.trees import Tree, joined, parted, tree_flatten, tree_unflatten
+from metastep.core.trees import Tree, from_vector, to_vector, tree_flatten, tree_unflatten
 from metastep.errors import MetastepError, how_many
 
 TIMEOUT = timedelta(minutes=5)  # a rank that is silent for so long is taken for dead
@@ -52,10 +52,10 @@ class Ranks:
         """The sum of a tree of tensors over ranks, of which each counts for its share, in one message"""
         if self.count == 1:
             return tree
-        flat = share * joined(tree)
+        flat = share * to_vector(tree)
         with _explained():
             dist.all_reduce(flat)
-        return parted(flat, tree)
+        return from_vector(flat, tree)
 
     def mean(self, tree: Tree, weight: float) -> Tree:
         """The mean of a tree of tensors over ranks, of which each counts by its weight, in one message a precision"""
@@ -66,10 +66,10 @@ class Ranks:
         for dtype in {leaf.dtype for leaf in leaves}:
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
             parts = [torch.view_as_real(leaves[i]) if dtype.is_complex else leaves[i] for i in places]
-            message = weight * joined([*parts, parts[0].new_ones(1)])
+            message = weight * to_vector([*parts, parts[0].new_ones(1)])
             with _explained():
                 dist.all_reduce(message)
-            whole = parted(message[:-1] / message[-1], parts)
+            whole = from_vector(message[:-1] / message[-1], parts)
             for i, part in zip(places, whole, strict=True):
                 found[i] = torch.view_as_complex(part) if dtype.is_complex else part
         return tree_unflatten(found, spec)

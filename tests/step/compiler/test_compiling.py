@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from metastep.core.trees import joined, parted, tree_leaves
+from metastep.core.trees import from_vector, to_vector, tree_leaves
 from metastep.step.capture import Captured
 from metastep.step.compiler import merging
 from metastep.step.compiler.compiling import Compiled, as_traced, compiled, traced
@@ -204,9 +204,9 @@ def test_zeros_go() -> None:
 
 def test_vectors_are_not_joined_of_their_own_parts() -> None:
     like = [torch.zeros(2, 2), torch.zeros(3)]
-    found = nodes(lambda x: joined(parted(x, like)).sin(), torch.rand(7))
+    found = nodes(lambda x: to_vector(from_vector(x, like)).sin(), torch.rand(7))
     assert found["aten.cat.default"] == 0
-    assert nodes(lambda x: joined(parted(x, like)[::-1]).sin(), torch.rand(7))["aten.cat.default"] == 1
+    assert nodes(lambda x: to_vector(from_vector(x, like)[::-1]).sin(), torch.rand(7))["aten.cat.default"] == 1
     assert nodes(lambda x: torch.cat([x, 2 * x])[7:14].sin(), torch.rand(7))["aten.cat.default"] == 0
     assert nodes(lambda x: torch.cat([x, 2 * x])[6:13].sin(), torch.rand(7))["aten.cat.default"] == 1
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from metastep.core.trees import joined, map_tree
+from metastep.core.trees import map_tree, to_vector
 from metastep.core.windows import Task
 from metastep.step.chain.chain import NotAChainError
 from metastep.train.fewshot.config import TrainConfig
@@ -138,7 +138,7 @@ def test_the_trained_start_is_the_learner_that_comes_with_metastep() -> None:
     one = tiny_case(setting=STANDARD, method="first_order", steps=1, tasks=1)
     found, _ = precision.gradient(one, "fp64", CPU, 0, trained)
     again, _ = precision.gradient(one, "fp64", CPU, 0, map_tree(torch.zeros_like, trained))
-    assert len(found) == len(joined(trained)) == 113_221
+    assert len(found) == len(to_vector(trained)) == 113_221
     assert not torch.allclose(found, again)
 
 

@@ -16,7 +16,7 @@ from metastep.core.estimators import Estimate, Estimator
 from metastep.core.optimizers import State
 from metastep.core.problems import every_window, params_of
 from metastep.core.tasks import task_count
-from metastep.core.trees import Tree, add, hollow_like, joined, map_tree, parted, tree_leaves
+from metastep.core.trees import Tree, add, from_vector, hollow_like, map_tree, to_vector, tree_leaves
 from metastep.core.windows import InnerLoop, Problem, Task
 from metastep.errors import MetastepError
 from metastep.step.chain.algebra import Operators, Parameters, differentiate, judge
@@ -220,16 +220,16 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, chain: Chain, meta: dict[str, Tensor]) -> Self:
-        vector = joined(meta)
-        into = chain.to_flat(parted(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
+        vector = to_vector(meta)
+        into = chain.to_flat(from_vector(torch.arange(1, vector.numel() + 1, device=vector.device), meta))
         back = chain.from_flat(torch.arange(chain.length, device=vector.device), meta)
-        return cls(tuple(meta), into, joined({name: back[name] for name in meta}), vector.new_zeros(1))
+        return cls(tuple(meta), into, to_vector({name: back[name] for name in meta}), vector.new_zeros(1))
 
     def to_flat(self, meta: dict[str, Tensor]) -> Tensor:
-        return joined((self.zero, self._ordered(meta)))[self.into]
+        return to_vector((self.zero, self._ordered(meta)))[self.into]
 
     def from_flat(self, flat: Tensor, meta: dict[str, Tensor]) -> dict[str, Tensor]:
-        by_name: dict[str, Tensor] = parted(flat[self.back], self._ordered(meta))
+        by_name: dict[str, Tensor] = from_vector(flat[self.back], self._ordered(meta))
         return {name: by_name[name] for name in meta}
 
     def _ordered(self, meta: dict[str, Tensor]) -> dict[str, Tensor]:

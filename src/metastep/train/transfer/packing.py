@@ -5,7 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from metastep.core.optimizers import SGD, Adam, State, is_linear
-from metastep.core.trees import Tree, joined, parted, tree_flatten, tree_leaves, tree_unflatten
+from metastep.core.trees import Tree, from_vector, to_vector, tree_flatten, tree_leaves, tree_unflatten
 
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
 
@@ -34,11 +34,11 @@ def packed(tree: Tree) -> list[Tensor]:
     """The large leaves, and all others as one vector"""
     leaves = tree_leaves(tree)
     small = [leaf for leaf in leaves if leaf.numel() < LARGE]
-    return [leaf for leaf in leaves if leaf.numel() >= LARGE] + ([joined(small)] if small else [])
+    return [leaf for leaf in leaves if leaf.numel() >= LARGE] + ([to_vector(small)] if small else [])
 
 
 def unpacked(pack: list[Tensor], like: Tree) -> Tree:
     leaves, spec = tree_flatten(like)
     small = [leaf for leaf in leaves if leaf.numel() < LARGE]
-    large, rest = iter(pack), iter(parted(pack[-1], small) if small else ())
+    large, rest = iter(pack), iter(from_vector(pack[-1], small) if small else ())
     return tree_unflatten([next(rest if leaf.numel() < LARGE else large) for leaf in leaves], spec)
