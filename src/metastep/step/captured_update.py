@@ -120,7 +120,7 @@ class CapturedUpdate:
     def _iteration(self, dynamics: InnerOptimizer) -> Callable[..., tuple[Prepared, tuple[Any, ...]]]:
         """What it left, and (loss, meta-gradient, metrics); nothing in it waits for the device"""
         step, device = self._step, tree_leaves(self._step.meta)[0].device
-        from metastep.step.update import all_ranks  # only here: it is made of this
+        from metastep.step.update import over_ranks  # only here: it is made of this
 
         def iteration(at: Prepared, *given: Any) -> tuple[Prepared, tuple[Any, ...]]:
             state, number, tasks = at
@@ -131,7 +131,8 @@ class CapturedUpdate:
                 next_number = number + 1
             with aside(device, "made"):
                 unbroken = number == state.step
-            found, _ = all_ranks(step.gradient, step.ranks, from_vector(state.params, step.meta), tasks)
+            local = step.gradient.unchecked(from_vector(state.params, step.meta), tasks)
+            found = over_ranks(step.ranks, local, tasks)
             grad = to_vector(found.grad)
             with aside(device, "made"):
                 length = torch.linalg.vector_norm(grad)

@@ -63,7 +63,7 @@ class Ranks:
             return tree
         leaves, spec = tree_flatten(tree)
         found: list[Tensor | None] = [None] * len(leaves)
-        for dtype in {leaf.dtype for leaf in leaves}:
+        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # in one order on all ranks
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
             parts = [torch.view_as_real(leaves[i]) if dtype.is_complex else leaves[i] for i in places]
             message = weight * to_vector([*parts, parts[0].new_ones(1)])

@@ -1,18 +1,21 @@
 """`MetaStep`: one update of θ, with any optimizer of torch.optim, on one process or many."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from metastep.core.estimators import Estimate
 from metastep.core.options import Bound, require_number
+from metastep.core.problems import few_shot_of
 from metastep.core.tasks import require_finite, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
-from metastep.step.arguments import require_order, tree_of
+from metastep.step.arguments import require_order, require_scheduler, require_state, require_step, tree_of
 from metastep.step.captured_update import CapturedUpdate, why_not_captured
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
@@ -44,8 +47,10 @@ class MetaStep:
     On a GPU, a step of few-shot learning is captured in a CUDA graph. `path` says how updates are made. Under torchrun
     every process calls it with tasks of its own, and the meta-gradient is averaged over all tasks of all processes.
 
-    An update that is not finite is not made, and ends in an error. On a GPU the error comes at the next look, which is
-    every 10 updates, since a look waits for the GPU.
+    An update that is not finite is not made, and ends in an error in every process. On a GPU the error comes at the
+    next look, which is every 10 updates, since a look waits for the GPU.
+
+    θ's own `.grad` is neither read nor changed. Frozen tensors of `meta` stay as they are.
 
     Args:
         gradient: The meta-gradient.
@@ -53,7 +58,8 @@ class MetaStep:
         optimizer: Any torch.optim optimizer that holds the tensors of `meta`.
         clip: The largest norm of the meta-gradient; a longer one is scaled down.
         clip_value: The largest size of each element of the meta-gradient.
-        scheduler: A learning-rate scheduler of `optimizer`; it steps after every update.
+        scheduler: A learning-rate scheduler of `optimizer`; it steps after every update. A ReduceLROnPlateau gets the
+            outer loss.
         draw: A function of the number of an update that gives its tasks, if calls bring none. On a GPU it is captured
             too, so it must be made of tensor operations.
         ranks: The processes that take part. By default, those that torchrun started, or this one alone.
@@ -88,14 +94,16 @@ class MetaStep:
         ranks: Ranks | None = None,
         updates: int = 0,
     ) -> None:
+        _require_gradient(gradient)
         self.gradient, self.meta, self.optimizer, self.scheduler = gradient, tree_of(meta), optimizer, scheduler
-        require_step(gradient, self.meta, optimizer)
+        require_step(self.meta, optimizer)
+        require_scheduler(scheduler, optimizer)
         self.clip = Clip(clip, clip_value)
         self.updates = updates
         self.draw = draw
         self.ranks = ranks if ranks is not None else current_ranks(tree_leaves(self.meta)[0].device)
         if ranks is None:
-            self.ranks.alike(tree_leaves(self.meta))
+            self.ranks.alike(tree_leaves(self.meta) + _held_constant(gradient))
         self._update = self._how()
 
     def __call__(self, tasks: Any = None) -> Estimate:
@@ -117,7 +125,9 @@ class MetaStep:
         require_order(self.meta, tasks)
         found = self._update(self.updates, tasks)
         self.updates += 1
-        if self.scheduler is not None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(found.loss)
+        elif self.scheduler is not None:
             self.scheduler.step()
         if self.updates % self._update.queued == 0:
             self._update.look(self.updates)
@@ -150,8 +160,8 @@ class MetaStep:
         self.settle()
         return {
             "meta": [leaf.detach().clone() for leaf in tree_leaves(self.meta)],
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "optimizer": deepcopy(self.optimizer.state_dict()),  # PyTorch hands out the tensors that it goes on with
+            "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
             "updates": self.updates,
         }
 
@@ -163,16 +173,15 @@ class MetaStep:
             state: That state.
 
         Raises:
-            MetastepError: It belongs to another θ.
+            MetastepError: It belongs to another θ, optimizer or scheduler; nothing was changed.
         """
         leaves = tree_leaves(self.meta)
-        if [leaf.shape for leaf in leaves] != [saved.shape for saved in state["meta"]]:
-            raise MetastepError("this state belongs to another θ: its tensors have other shapes.")
+        require_state(state, leaves, self.optimizer, self.scheduler)
+        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # it refuses other groups before it changes any
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(deepcopy(state["scheduler"]))
         for leaf, saved in zip(leaves, state["meta"], strict=True):
             leaf.copy_(saved)
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
         self.updates = state["updates"]
         self._update = self._how()
 
@@ -194,25 +203,42 @@ class EagerUpdate:
     def __call__(self, number: int, tasks: Any) -> Estimate:
         step = self._step
         tasks = step.draw(number) if step.draw else tasks
-        found, local = all_ranks(step.gradient, step.ranks, step.meta, tasks)
-        length = norm(found.grad)
+        local, broken = _local(step.gradient, step.meta, tasks)
+        found = over_ranks(step.ranks, local, tasks)
+        pairs = zip(tree_leaves(step.meta), tree_leaves(found.grad), strict=True)
+        moved = {leaf: grad for leaf, grad in pairs if leaf.requires_grad}
+        length = norm(list(moved.values()))
         if not torch.isfinite(length + found.loss):
-            raise NonFiniteError(f"update {number + 1}: {why(step.gradient, step.meta, tasks, local)}")
-        self._move(step.clip(found.grad, length))
+            raise NonFiniteError(f"update {number + 1}: {broken or ELSEWHERE}")
+        self._move(dict(zip(moved, step.clip(list(moved.values()), length), strict=True)))
         return found
 
-    def _move(self, grad: Tree) -> None:
-        pairs = list(zip(tree_leaves(self._step.meta), tree_leaves(grad), strict=True))
-        for leaf, g in pairs:
-            leaf.grad = g if leaf.requires_grad else None
-        self._step.optimizer.step()
-        for leaf, _ in pairs:
-            leaf.grad = None
+    def _move(self, grads: dict[Tensor, Tensor]) -> None:
+        before = [leaf.grad for leaf in tree_leaves(self._step.meta)]
+        for leaf in tree_leaves(self._step.meta):
+            leaf.grad = grads.get(leaf)
+        try:
+            self._step.optimizer.step()
+        finally:
+            for leaf, grad in zip(tree_leaves(self._step.meta), before, strict=True):
+                leaf.grad = grad
 
     def look(self, updates: int) -> None:
         """Every update looks"""
 
     settle = look
+
+
+ELSEWHERE = "the meta-gradient is not finite, by the tasks of another process or by its norm. Lower the learning rates."
+
+
+def _local(gradient: MetaGradient, meta: Tree, tasks: Any) -> tuple[Estimate, str]:
+    """The estimate over the tasks of this process; if it is not finite, NaN for all processes to see, and why"""
+    try:
+        return gradient(meta, tasks), ""
+    except NonFiniteError as error:
+        nothing = map_tree(lambda leaf: torch.full_like(leaf.detach(), torch.nan), meta)
+        return Estimate(tree_leaves(meta)[0].detach().real.new_tensor(torch.nan), nothing, {}), str(error)
 
 
 class Clip:
@@ -235,15 +261,11 @@ class Clip:
         return map_tree(lambda g: g * factor.to(g.dtype), grad)
 
 
-def all_ranks(gradient: MetaGradient, ranks: Ranks, meta: Tree, tasks: Any) -> tuple[Estimate, Estimate]:
-    """The estimate over the tasks of all processes, and over those of this one"""
-    if isinstance(tasks, list):
-        local = gradient(meta, tasks)
-        number = len(tasks)
-    else:
-        local, number = gradient.unchecked(meta, tasks), task_count(tasks)
+def over_ranks(ranks: Ranks, local: Estimate, tasks: Any) -> Estimate:
+    """The estimate over the tasks of all processes"""
+    number = len(tasks) if isinstance(tasks, list) else task_count(tasks)
     grad, loss = ranks.mean((local.grad, local.loss), number)
-    return local._replace(grad=grad, loss=loss), local
+    return local._replace(grad=grad, loss=loss)
 
 
 def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
@@ -252,34 +274,17 @@ def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
         require_finite(lambda i: gradient.estimator, meta, stack(tasks) if isinstance(tasks, list) else tasks, local)
     except NonFiniteError as error:
         return str(error)
-    return "the meta-gradient is not finite, by the tasks of another process or by its norm. Lower the learning rates."
+    return ELSEWHERE
 
 
-def require_step(gradient: Any, meta: Tree, optimizer: Any) -> None:
+def _require_gradient(gradient: Any) -> None:
     if not isinstance(gradient, MetaGradient):
         raise MetastepError(
             f"{type(gradient).__name__} is not a MetaGradient. Write ms.MetaStep(gradient, meta, optimizer)."
         )
-    if not isinstance(optimizer, Optimizer):
-        raise MetastepError(
-            f"{type(optimizer).__name__} is not an optimizer of torch.optim. θ is moved by one, such as "
-            "torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3); the inner optimizer belongs to the MetaGradient."
-        )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    leaves = tree_leaves(meta)
-    if missing := [i for i, leaf in enumerate(leaves) if id(leaf) not in held and leaf.requires_grad]:
-        raise MetastepError(
-            f"the optimizer does not hold {_names(meta, missing)}, which meta learns. Give it ms.trees.leaves(meta); "
-            "freeze what is not to be learned with requires_grad_(False)."
-        )
-    if held - {id(leaf) for leaf in leaves}:
-        raise MetastepError(
-            "the optimizer holds tensors that are not in meta, and would never move them. Give it "
-            "ms.trees.leaves(meta), and no more."
-        )
 
 
-def _names(meta: Tree, which: Iterable[int]) -> str:
-    paths = [path for path, _ in torch.utils._pytree.tree_flatten_with_path(meta)[0]]
-    named = ["".join(str(key) for key in paths[i]) or "the tensor" for i in which]
-    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+def _held_constant(gradient: MetaGradient) -> list[Tensor]:
+    """What all processes must have in common besides θ: frozen parameters and buffers of the module"""
+    few_shot = few_shot_of(gradient.problem)
+    return [] if few_shot is None else [*few_shot.module.parameters(), *few_shot.module.buffers()]
