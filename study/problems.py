@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import metastep as ms
-from metastep.core.optimizers import root
+from metastep.core.entrywise import root
 
 Params = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]

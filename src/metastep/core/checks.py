@@ -143,7 +143,8 @@ def require_dynamics(dynamics: Any) -> None:
 def require_rate(dynamics: Any) -> None:
     """Refuse an inner optimizer that has no learning rate to learn."""
     require_dynamics(dynamics)
-    if not (is_dataclass(dynamics) and any(field.name == "lr" for field in fields(dynamics))):
+    named = is_dataclass(dynamics) and any(field.name == "lr" for field in fields(dynamics))
+    if not (named or hasattr(dynamics, "with_lr")):
         raise MetastepError(
             f"{type(dynamics).__name__} has no field `lr` that could be learned. Use ms.SGD, ms.Adam, ms.AdamW or "
             "ms.RMSprop. In an optimizer of your own, read the rate from meta and use ms.MultiStep."

@@ -8,7 +8,7 @@ import torch
 
 from metastep.core.optimizers import Adam, InnerOptimizer, RMSprop, State
 from metastep.core.problems import accept_more
-from metastep.core.trees import Tree, tree_leaves
+from metastep.core.trees import Tree, is_number, tree_leaves
 from metastep.core.windows import Problem
 from metastep.errors import MetastepError
 
@@ -37,8 +37,13 @@ class Continued:
 
 def continued(dynamics: InnerOptimizer) -> InnerOptimizer:
     """The same dynamics, with a memory that says all that a next task has to know"""
-    if isinstance(dynamics, Adam) and dynamics.betas[1] > 0:
+    if isinstance(dynamics, Adam) and is_number(dynamics.betas[1]) and dynamics.betas[1] > 0:
         return Continued(dynamics)
+    if isinstance(dynamics, Adam):
+        raise MetastepError(
+            f"{dynamics!r} cannot keep its memory from task to task: its count of steps is kept as a power of betas[1]. "
+            "Give betas[1] as a number above 0."
+        )
     if isinstance(dynamics, RMSprop):
         return dynamics
     raise MetastepError(

@@ -1,11 +1,12 @@
 """Methods that learn the inner learning rates beside θ: meta is {"params": θ, "rates": …}."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from metastep.core.checks import require_rate
 from metastep.core.curvature import Curvature, exact
+from metastep.core.entrywise import with_lr
 from metastep.core.estimators import Estimator, unrolled
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer
@@ -38,7 +39,7 @@ class MetaSGD(Method):
         return accept_rates(problem)
 
     def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
-        return _with_learned(inner, _learned_rates)
+        return with_lr(inner, _learned_rates)
 
     def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
         require_rate(inner)
@@ -71,7 +72,7 @@ class MAMLPP(Method):
         return accept_rates(problem)
 
     def inner(self, inner: InnerOptimizer) -> InnerOptimizer:
-        return _with_learned(inner, _learned_rates_of_step)
+        return with_lr(inner, _learned_rates_of_step)
 
     def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
         require_rate(inner)
@@ -80,12 +81,6 @@ class MAMLPP(Method):
     def estimator(self, loop: InnerLoop) -> Estimator:
         weights = [1 / len(loop.lengths)] * len(loop.lengths) if self.weights is None else self.weights
         return unrolled(loop, self.curvature, weights=weights)
-
-
-def _with_learned(inner: Any, lr: Callable[[Tree, Any], Tree]) -> InnerOptimizer:
-    require_rate(inner)
-    learned: InnerOptimizer = replace(inner, lr=lr)
-    return learned
 
 
 def _learned_rates(meta: Tree, step: Any) -> Tree:

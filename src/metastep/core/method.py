@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,12 +10,12 @@ from metastep.core.checks import require_lengths
 from metastep.core.curvature import exact
 from metastep.core.estimators import Estimator, unrolled
 from metastep.core.optimizers import InnerOptimizer
-from metastep.core.options import require_options, require_takes_options, written
+from metastep.core.options import Described
 from metastep.core.trees import Tree
 from metastep.core.windows import InnerLoop, Problem, Steps, inner_loop
 
 
-class Method:
+class Method(Described):
     """Describe how the meta-gradient is estimated. A method is a frozen dataclass: equal, printable, picklable.
 
     A subclass overrides what it changes of the four parts below. Its field `window`, if it has one, says how many inner
@@ -36,23 +36,13 @@ class Method:
     entrywise: ClassVar[bool] = False
     """Whether the parameters of many tasks may be one tensor: the method reads neither their names nor their sums."""
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        require_takes_options(cls, args, options)
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, list | Tensor):  # so that equal methods are equal, and have one hash
                 object.__setattr__(self, field.name, tuple(value.tolist() if isinstance(value, Tensor) else value))
-        require_options(self)
+        super().__post_init__()
         require_lengths(window=getattr(self, "window", 1))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-
-    def __repr__(self) -> str:
-        return written(self)
 
     def problem(self, problem: Problem) -> Problem:
         """Return the problem that the inner loop solves."""

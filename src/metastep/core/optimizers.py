@@ -1,62 +1,74 @@
 """Inner optimizers as pure functions: Φ of the paper, applied `steps` times to one shared gradient.
 
-A dynamics has `init(params)`, the state before the first step, and `advance(state, grad, meta, steps)`, the state
-after `steps` steps that all use `grad`. Weight decay, moments and schedules still move at every step, so that only
-the gradient is estimated. Each one equals its `torch.optim` original when `steps` is 1 and the gradient is new.
+An inner optimizer has `init(params)`, the state before the first step, and `advance(state, grad, meta, steps)`, the
+state after `steps` steps that all use `grad`. Weight decay, moments and schedules still move at every step, so that
+only the gradient is estimated. Each one equals its `torch.optim` original when `steps` is 1 and the gradient is new.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from metastep.core.checks import kept_in_shape, require_memory, require_moved, require_takes
-from metastep.core.rates import Rate, rate_at, rates_of_leaves, require_fractions, require_rates
+from metastep.core.checks import require_memory, require_moved, require_takes
+from metastep.core.clipping import clipped
+from metastep.core.entrywise import (
+    Entrywise,
+    InnerOptimizer,
+    Moved,
+    Rates,
+    State,
+    combination,
+    in_precision_of,
+    is_linear,
+    root,
+)
+from metastep.core.options import Bound
+from metastep.core.rates import rate_at
 from metastep.core.registry import register
-from metastep.core.trees import Tree, alike, filled, is_number, tree_flatten, tree_leaves, tree_unflatten, zeros_like
+from metastep.core.trees import Tree, is_number, tree_leaves, zeros_like
 from metastep.errors import MetastepError
 
-__all__ = ["SGD", "Adam", "AdamW", "InnerOptimizer", "RMSprop", "Rate", "State", "StepFunction"]
+__all__ = ["SGD", "Adam", "AdamW", "InnerOptimizer", "RMSprop", "State", "StepFunction", "clipped", "is_linear"]
 
-
-class State(NamedTuple):
-    """What the inner optimizer carries: φ, its memory of earlier gradients, and how many steps it has taken."""
-
-    params: Tree
-    memory: Tree = ()
-    step: Any = 0
-
-
-class InnerOptimizer(Protocol):
-    # A class may say more of itself: `original`, the torch.optim class that it equals option by option; and
-    # `entrywise = True`, if a step of an entry depends on no other entry, so that many tasks may be one tensor.
-
-    def init(self, params: Tree) -> State: ...
-
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State: ...
+Rate = Annotated[Any, Bound(ge=0)]
+Share = Annotated[Any, Bound(ge=0, lt=1)]
 
 
 @register("optimizer", "sgd")
-@dataclass(frozen=True)
-class SGD:
-    """v ← μv + (1−τ)ĝ,  φ ← φ − ηv  (Nesterov: φ ← φ − η(ĝ + μv))  with  ĝ = g + ωφ;  the first step sets v = ĝ.
+@dataclass(frozen=True, repr=False)
+class SGD(Entrywise):
+    """Move by v ← μv + (1−τ)ĝ,  φ ← φ − ηv  with  ĝ = g + ωφ;  the first step sets v = ĝ.
 
-    Where μ is the number 0, v = ĝ too, as torch.optim has it for a group without momentum.
+    Nesterov: φ ← φ − η(ĝ + μv). Where μ is the number 0, v = ĝ too, as torch.optim has it for a group without momentum.
+
+    Args:
+        lr: η.
+        momentum: μ.
+        dampening: τ.
+        nesterov: Look ahead by one more step of the velocity.
+        weight_decay: ω.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.SGD(lr=0.1, momentum=0.9)
+        SGD(lr=0.1, momentum=0.9)
     """
 
-    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
+    original = torch.optim.SGD
     entrywise: ClassVar[bool] = True
+    numbers = ("lr", "momentum", "weight_decay", "dampening")
     lr: Rate
     momentum: Rate = 0.0
-    dampening: float = 0.0
+    dampening: Rate = 0.0
     nesterov: bool = False
     weight_decay: Rate = 0.0
 
     def __post_init__(self) -> None:
-        require_rates(lr=self.lr, momentum=self.momentum, dampening=self.dampening, weight_decay=self.weight_decay)
-        if self.nesterov and (not self._remembers or self.dampening):
+        super().__post_init__()
+        if self.nesterov and not (self._remembers and is_number(self.dampening) and self.dampening == 0):
             raise MetastepError("nesterov=True needs momentum above 0 and dampening 0, as in torch.optim.SGD.")
 
     @property
@@ -66,21 +78,15 @@ class SGD:
     def init(self, params: Tree) -> State:
         return State(params)  # as in torch.optim, the first step makes the velocity
 
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
-        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.momentum, self.weight_decay))
-
     def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
-        """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither.
-
-        Any dynamics may have this; the sweep then stores φ alone. One that does not have it is taken as not linear.
-        """
-        rates = (self.lr, self.momentum, self.weight_decay)  # only a function of (meta, step) can hold θ
-        scheduled = (rate_at(r, meta, state.step + i) for r in rates if callable(r) for i in range(steps))
-        numbers = all(is_number(leaf) for rate in scheduled for leaf in tree_leaves(rate))
+        """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
+        functions = [rate for _, rate, _ in self.rates if callable(rate)]  # only these can hold θ
+        given = (rate_at(rate, meta, state.step + i) for rate in functions for i in range(steps))
+        numbers = all(is_number(leaf) for rate in given for leaf in tree_leaves(rate))
         # A subclass with steps of its own says so itself.
         return numbers and all(getattr(type(self), n) is getattr(SGD, n) for n in ("advance", "_move", "_follow"))
 
-    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
         if not all(is_number(rate) for row in rates for rate in row):
             return self._follow(p, memory, g, rates)
         # (φ, v, g) enter linearly: follow their unit vectors, and n steps cost what one does.
@@ -91,101 +97,145 @@ class SGD:
         return moved, velocity
 
     def _combine(self, inputs: Sequence[Tensor], rows: Sequence[Sequence[float]]) -> Sequence[Tensor]:
-        return [_combination(list(zip(inputs, row, strict=True))) for row in rows]
+        return [combination(list(zip(inputs, row, strict=True))) for row in rows]
 
-    def _follow(self, p: Any, memory: list[Any], g: Any, rates: "Rates") -> "Moved":
-        for lr, momentum, weight_decay in rates:
+    def _follow(self, p: Any, memory: list[Any], g: Any, rates: Rates) -> Moved:
+        for lr, momentum, weight_decay, dampening in rates:
             d = g + weight_decay * p
             if self._remembers:
                 still = not memory or (is_number(momentum) and momentum == 0)
-                v = d if still else momentum * memory[0] + (1 - self.dampening) * d
+                v = d if still else momentum * memory[0] + (1 - dampening) * d
                 d, memory = d + momentum * v if self.nesterov else v, [v]
             p = p - lr * d
         return p, memory
 
 
 @register("optimizer", "adam")
-@dataclass(frozen=True)
-class Adam:
-    """m ← β₁m + (1−β₁)ĝ,  v ← β₂v + (1−β₂)ĝ²,  φ ← φ − η m̂ / (√v̂ + ε)  with  ĝ = g + ωφ, or φ decayed apart."""
+@dataclass(frozen=True, repr=False)
+class Adam(Entrywise):
+    """Move by m ← β₁m + (1−β₁)ĝ,  v ← β₂v + (1−β₂)ĝ²,  φ ← φ − η m̂ / (√v̂ + ε)  with  ĝ = g + ωφ.
 
-    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
+    √v has slope 0 at v = 0.
+
+    Args:
+        lr: η.
+        betas: (β₁, β₂).
+        eps: ε.
+        weight_decay: ω.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.Adam(lr=0.01, betas=(0.9, lambda meta, step: 1 - 0.1 / (step + 1))).lr
+        0.01
+    """
+
+    original = torch.optim.Adam
     entrywise: ClassVar[bool] = True
+    numbers = ("lr", "betas", "eps", "weight_decay")
+    decoupled_weight_decay: ClassVar[bool] = False
     lr: Rate = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Rate = 1e-8
     weight_decay: Rate = 0.0
-    decoupled_weight_decay: bool = False
-
-    def __post_init__(self) -> None:
-        require_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay)
-        require_fractions(betas=self.betas)
 
     def init(self, params: Tree) -> State:
         return State(params, (zeros_like(params), zeros_like(params)))
 
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
-        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.weight_decay))
-
-    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
-        (m, v), (b1, b2) = memory, self.betas
-        for i, (lr, weight_decay) in enumerate(rates):
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
+        m, v = memory
+        for i, (lr, b1, b2, eps, weight_decay) in enumerate(rates):
             p, d = (p - lr * weight_decay * p, g) if self.decoupled_weight_decay else (p, g + weight_decay * p)
             m = b1 * m + (1 - b1) * d
             v = b2 * v + (1 - b2) * d * d
             k = in_precision_of(v, step + i + 1)
-            p = p - lr * (m / (1 - b1**k)) / (root(v / (1 - b2**k)) + self.eps)
+            p = p - lr * (m / (1 - b1**k)) / (root(v / (1 - b2**k)) + eps)
         return p, [m, v]
 
 
 @register("optimizer", "adamw")
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdamW(Adam):
-    """Adam whose weight decay acts on φ directly, outside the moments."""
+    """Move as Adam does, with φ ← φ − ηωφ for its weight decay, outside the moments.
 
-    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.AdamW
+    Args:
+        lr: η.
+        betas: (β₁, β₂).
+        eps: ε.
+        weight_decay: ω.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.AdamW(lr=0.01)
+        AdamW(lr=0.01)
+    """
+
+    original = torch.optim.AdamW
     entrywise: ClassVar[bool] = True
+    decoupled_weight_decay: ClassVar[bool] = True
     weight_decay: Rate = 1e-2
-    decoupled_weight_decay: bool = field(default=True, init=False, repr=False)
 
 
 @register("optimizer", "rmsprop")
-@dataclass(frozen=True)
-class RMSprop:
-    """v ← αv + (1−α)ĝ²,  b ← μb + ĝ/(√v + ε),  φ ← φ − ηb  with  ĝ = g + ωφ."""
+@dataclass(frozen=True, repr=False)
+class RMSprop(Entrywise):
+    """Move by v ← αv + (1−α)ĝ²,  b ← μb + ĝ/(√v + ε),  φ ← φ − ηb  with  ĝ = g + ωφ.
 
-    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
+    √v has slope 0 at v = 0.
+
+    Args:
+        lr: η.
+        alpha: α.
+        eps: ε.
+        weight_decay: ω.
+        momentum: μ.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.RMSprop(lr=0.01, momentum=0.9)
+        RMSprop(momentum=0.9)
+    """
+
+    original = torch.optim.RMSprop
     entrywise: ClassVar[bool] = True
+    numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
     lr: Rate = 1e-2
-    alpha: float = 0.99
-    eps: float = 1e-8
+    alpha: Share = 0.99
+    eps: Rate = 1e-8
     weight_decay: Rate = 0.0
-    momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        require_rates(lr=self.lr, eps=self.eps, weight_decay=self.weight_decay, momentum=self.momentum)
-        require_fractions(alpha=(self.alpha,))
+    momentum: Rate = 0.0
 
     def init(self, params: Tree) -> State:
-        return State(params, (zeros_like(params), *([zeros_like(params)] if self.momentum else [])))
+        remembers = not (is_number(self.momentum) and self.momentum == 0)
+        return State(params, (zeros_like(params), *([zeros_like(params)] if remembers else [])))
 
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
-        return _leaf_by_leaf(self._move, state, grad, meta, steps, (self.lr, self.weight_decay))
-
-    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: "Rates", step: int) -> "Moved":
+    def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
         v, *buffer = memory
-        for lr, weight_decay in rates:
+        for lr, alpha, eps, weight_decay, momentum in rates:
             d = g + weight_decay * p
-            v = self.alpha * v + (1 - self.alpha) * d * d
-            d = d / (root(v) + self.eps)
-            buffer = [self.momentum * b + d for b in buffer]
+            v = alpha * v + (1 - alpha) * d * d
+            d = d / (root(v) + eps)
+            buffer = [momentum * b + d for b in buffer]
             p = p - lr * (buffer[0] if buffer else d)
         return p, [v, *buffer]
 
 
 @dataclass(frozen=True)
 class StepFunction:
-    """A user's own optimizer: `step(params, memory, grad, meta, t) -> (params, memory)`, differentiable in each."""
+    """Move by a function of your own, differentiable in each of its arguments.
+
+    Args:
+        step: A function (params, memory, grad, meta, t) -> (params, memory), for the step t, counted from 0.
+        memory: A function of φ that gives the first memory, a tree of floating-point tensors.
+
+    Raises:
+        MetastepError: A function takes other arguments.
+
+    Example:
+        >>> import metastep as ms
+        >>> def sign_step(params, memory, grad, meta, t):
+        ...     return {name: p - 0.01 * grad[name].sign() for name, p in params.items()}, memory
+        >>> inner = ms.StepFunction(sign_step)
+    """
 
     step: Callable[[Tree, Tree, Tree, Tree, int], tuple[Tree, Tree]]
     memory: Callable[[Tree], Tree] = lambda params: ()
@@ -202,51 +252,3 @@ class StepFunction:
             moved = self.step(state.params, state.memory, grad, meta, state.step)
             state = State(*require_moved(moved, state.params), state.step + 1)
         return state
-
-
-def is_linear(dynamics: InnerOptimizer, state: State, meta: Tree, steps: int) -> bool:
-    """As its class says, see `SGD.is_linear`; what a wrapper passes on is said of another"""
-    declared = getattr(type(dynamics), "is_linear", None)
-    return declared is not None and bool(declared(dynamics, state, meta, steps))
-
-
-# ---- shared by all of them
-
-Rates = list[tuple[Any, ...]]  # for one parameter: the rates of each step
-Moved = tuple[Any, list[Any]]  # one parameter and its memory
-
-
-def _leaf_by_leaf(
-    move: Callable[..., Moved], state: State, grad: Tree, meta: Tree, steps: int, rates: Sequence[Rate]
-) -> State:
-    """Apply `move(p, memory, g, rates of each step, step)` to every parameter; memory is a tuple of such trees."""
-    params, spec = tree_flatten(state.params)
-    memories = [tree_leaves(alike(tree, state.params, "memory")) for tree in state.memory]
-    table = [[rates_of_leaves(rate_at(r, meta, state.step + i), state.params) for r in rates] for i in range(steps)]
-    moved = [
-        move(p, [m[j] for m in memories], g, [tuple(rate[j] for rate in row) for row in table], state.step)
-        for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
-    ]
-    memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
-    after = [kept_in_shape(new, p) for p, (new, _) in zip(params, moved, strict=True)]
-    return State(tree_unflatten(after, spec), memory, state.step + steps)
-
-
-def _combination(terms: list[tuple[Tensor, float]]) -> Tensor:
-    """Σ coefficient · tensor, in one pass for each term"""
-    (tensor, coefficient), *rest = terms
-    total = tensor if coefficient == 1 else coefficient * tensor
-    for tensor, coefficient in rest:
-        total = torch.add(total, tensor, alpha=coefficient)
-    return total
-
-
-def in_precision_of(v: Tensor, step: Any) -> Any:
-    """A count of steps; of a whole number in a tensor, powers would be float32"""
-    return step.to(v.dtype) if isinstance(step, Tensor) else step
-
-
-def root(v: Tensor) -> Tensor:
-    """√v with slope 0 at v = 0, where the true slope is infinite and would make every meta-gradient NaN"""
-    positive = v > 0
-    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)

@@ -13,11 +13,12 @@ from functools import cache
 from math import inf, isfinite
 from numbers import Integral
 from types import GenericAlias, NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from metastep.core.checks import require_takes
 from metastep.core.noise import is_recorded
 from metastep.core.trees import is_number, tree_leaves
 from metastep.errors import MetastepError, did_you_mean
@@ -152,6 +153,33 @@ def written(instance: Any) -> str:
     return f"{type(instance).__name__}({', '.join(told)})"
 
 
+class Described:
+    """Check, print and pickle the options of a frozen dataclass by what its annotations say.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from metastep.core.options import Described
+        >>> @dataclass(frozen=True, repr=False)
+        ... class Options(Described):
+        ...     window: int = 1
+        >>> Options(window=4)
+        Options(window=4)
+    """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        require_takes_options(cls, args, options)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        require_options(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return written(self)
+
+
 def _is_default(value: Any, default: Any) -> bool:
     return value is default or (not isinstance(value, Tensor) and type(value) is type(default) and value == default)
 
@@ -164,7 +192,7 @@ def require_number(value: Any, bound: Bound, name: str) -> None:
     """Refuse a number, tensor or tree that is not finite or out of bounds.
 
     Args:
-        value: A number, a tensor, or a tree of them; a function of (meta, step) is taken as it is.
+        value: A number, a tensor, a tree of them, or a function of (meta, step), whose values are not looked at.
         bound: Where it must lie.
         name: What the message calls it.
 
@@ -176,6 +204,7 @@ def require_number(value: Any, bound: Bound, name: str) -> None:
         >>> require_number(0.9, Bound(ge=0, lt=1), "momentum")
     """
     if callable(value):
+        require_takes(value, name, "meta, step")
         return
     leaves = tree_leaves(value)
     for leaf in leaves:

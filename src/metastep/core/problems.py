@@ -14,8 +14,8 @@ from metastep.core.custom_losses import ByHand, of_params_by_hand, pulled_by_han
 from metastep.core.modules import apply, held, require_usable, theta_of
 from metastep.core.noise import refused
 from metastep.core.optimizers import State
+from metastep.core.options import Bound, require_number
 from metastep.core.random import orders, stream
-from metastep.core.rates import require_rates
 from metastep.core.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
 from metastep.core.windows import Loss, Problem, Window
 from metastep.errors import MetastepError
@@ -387,7 +387,7 @@ def with_rates(
         >>> meta["rates"]["weight"].shape
         torch.Size([5])
     """
-    require_rates(lr=lr)
+    require_number(lr, Bound(ge=0), "lr")
     per_tensor = torch.full_like if steps is None else lambda p, lr: p.new_full((steps,), lr)
     adapted = {name: p for name, p in params.items() if accepts(head)(name)} if head else params
     with torch.no_grad():

@@ -1,12 +1,10 @@
 """Rates of inner optimizers: numbers, tensors, trees of them, schedules over steps, or functions of θ."""
 
-from math import isfinite
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from metastep.core.noise import is_recorded
+from metastep.core.options import Bound, require_number
 from metastep.core.trees import Tree, difference, is_number, map_tree, tree_flatten, tree_leaves
 from metastep.errors import MetastepError
 
@@ -14,44 +12,18 @@ from metastep.errors import MetastepError
 # either: a schedule looks at the step, a learned rate at meta.
 Rate = Any
 
+_NOT_NEGATIVE = Bound(ge=0)
 
-def rate_at(rate: Rate, meta: Tree, step: int) -> Rate:
+
+def rate_at(rate: Rate, meta: Tree, step: Any, name: str = "a rate", bound: Bound = _NOT_NEGATIVE) -> Rate:
+    """Return what a function of (meta, step) gives, and refuse numbers out of bounds; anything else stays as it is."""
     if not callable(rate):
         return rate
     value = rate(meta, step)
-    if is_number(value):
-        require_rates(**{f"the rate at step {step}": value})
+    for leaf in tree_leaves(value):
+        if not isinstance(leaf, Tensor):  # a tensor depends on θ: to look at it would wait, or fail in a trace
+            require_number(leaf, bound, f"{name} at step {step}")
     return value
-
-
-def require_rates(**rates: Rate) -> None:
-    for name, rate in rates.items():
-        for leaf in [] if callable(rate) else tree_leaves(rate):
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
-                raise MetastepError(
-                    f"{name} requires grad, but a tensor given as a rate is a constant. To learn it, put it into meta "
-                    'and give a function, such as lambda meta, step: meta["lr"]. Otherwise detach it.'
-                )
-            if not _is_rate(leaf):
-                raise MetastepError(
-                    f"{name} = {leaf!r} is not a rate: it must be a number or a tensor, finite and not negative. "
-                    "Check how it was made."
-                )
-
-
-def _is_rate(leaf: Any) -> bool:
-    if is_number(leaf):
-        return isfinite(leaf) and bool(leaf >= 0)
-    if not isinstance(leaf, Tensor):
-        return False
-    # A look at a tensor on a GPU would wait for the GPU, and cannot be captured; in a trace there is nothing to see.
-    return leaf.is_cuda or is_recorded() or bool((torch.isfinite(leaf) & (leaf >= 0)).all())
-
-
-def require_fractions(**fractions: tuple[float, ...]) -> None:
-    for name, values in fractions.items():
-        if not all(0 <= value < 1 for value in values):
-            raise MetastepError(f"{name} = {values} must lie in [0, 1): they weigh the old moments against the new.")
 
 
 def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from metastep.core.optimizers import SGD, Adam, RMSprop, State
+from metastep.core.optimizers import SGD, Adam, AdamW, RMSprop, State
 from metastep.core.trees import require_same
 from metastep.errors import MetastepError, how_many
 
@@ -44,8 +44,8 @@ def from_optimizer(optimizer: Optimizer, parameters: Named) -> tuple[SGD | Adam 
         torch.optim.SGD: lambda: SGD(
             rate("lr"), rate("momentum"), common("dampening"), common("nesterov"), rate("weight_decay")
         ),
-        torch.optim.Adam: lambda: Adam(
-            rate("lr"), common("betas"), common("eps"), rate("weight_decay"), common("decoupled_weight_decay")
+        torch.optim.Adam: lambda: (AdamW if common("decoupled_weight_decay") else Adam)(
+            rate("lr"), common("betas"), common("eps"), rate("weight_decay")
         ),
         torch.optim.RMSprop: lambda: RMSprop(
             rate("lr"), common("alpha"), common("eps"), rate("weight_decay"), common("momentum")

@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from metastep.core.optimizers import Adam, Moved, Rates
+from metastep.core.entrywise import Moved, Rates
+from metastep.core.optimizers import AdamW
 from metastep.step.chain.kernels.following import follow, kernel
 
 BLOCK = 512
@@ -147,13 +148,13 @@ class _Pullback(torch.autograd.Function):
         raise NotImplementedError("the pullback of Adam is for sweeps, which differentiate once")
 
 
-@dataclass(frozen=True)
-class FusedAdam(Adam):
+@dataclass(frozen=True, repr=False)
+class FusedAdam(AdamW):
     """For one parameter tensor on a GPU, with rates that are numbers, and no weight decay in the gradient."""
 
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
-        (lr, weight_decay), *_ = rates  # numbers, so all alike
-        passes = Passes(lr, 1 - lr * weight_decay, self.eps, self.betas, len(rates))
+        (lr, b1, b2, eps, weight_decay), *_ = rates  # numbers, so all alike
+        passes = Passes(lr, 1 - lr * weight_decay, eps, (b1, b2), len(rates))
         # Of several tasks it is one number; `_unbiased` wants it in double precision.
         before = step.double() if isinstance(step, Tensor) else p.new_full((), step, dtype=torch.float64)
         moved, m, v = _Window.apply(passes, p, *memory, g, before)  # type: ignore[no-untyped-call]

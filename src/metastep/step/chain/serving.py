@@ -1,6 +1,6 @@
 """Whether hand-written derivatives serve a few-shot problem, and what computes them."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from metastep.core.checks import require_pictures
 from metastep.core.curvature import exact
+from metastep.core.entrywise import Entrywise
 from metastep.core.estimators import Estimate
 from metastep.core.method import Method
 from metastep.core.modules import parameters
@@ -177,18 +178,21 @@ def in_one_pass(dynamics: InnerOptimizer) -> InnerOptimizer:
     """SGD with momentum, or Adam, as one kernel, if their rates are numbers; for one float32 tensor on a GPU"""
     if not all(is_number(rate) for rate in _rates(dynamics)):
         return dynamics
+    options = {field.name: getattr(dynamics, field.name) for field in fields(dynamics)}  # type: ignore[arg-type]
     if type(dynamics) is SGD and dynamics.momentum:
         from metastep.step.chain.sgd import FusedSGD  # only here: Triton is for GPUs
 
-        return FusedSGD(**vars(dynamics))
+        return FusedSGD(**options)
     if not isinstance(dynamics, Adam) or type(dynamics) not in (Adam, AdamW):
         return dynamics
     if dynamics.weight_decay and not dynamics.decoupled_weight_decay:
         return dynamics
     from metastep.step.chain.adam import FusedAdam
 
-    return FusedAdam(**vars(dynamics))
+    return FusedAdam(**options)
 
 
 def _rates(dynamics: InnerOptimizer) -> list[Any]:
+    if isinstance(dynamics, Entrywise):
+        return [rate for _, rate, _ in dynamics.rates]
     return [getattr(dynamics, name, 0.0) for name in ("lr", "momentum", "weight_decay")]

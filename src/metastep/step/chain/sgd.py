@@ -72,7 +72,7 @@ class _Combination(torch.autograd.Function):
         return None, *combined(list(zip(*ctx.rows, strict=True)), cotangents)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FusedSGD(SGD):
     """For one parameter tensor on a GPU, with momentum and rates that are numbers."""
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from metastep.core.modules import parameters
 from metastep.core.optimizers import SGD, Adam, State
-from metastep.core.rates import Rate, require_rates
+from metastep.core.options import Bound, require_number
+from metastep.core.rates import Rate
 from metastep.core.trees import Tree, map_tree, zeros_like
 from metastep.errors import MetastepError, require_positive
 from metastep.train.transfer.features import Tapped, buffers_of
@@ -45,8 +46,8 @@ class Method:
         _require_one_of(Kind, kind=self.kind)
         _require_one_of(Outer, outer=self.outer)
         _require_one_of(Optimizer, optimizer=self.optimizer)
-        require_rates(momentum=self.momentum, weight_decay=self.weight_decay, beta=self.beta)
-        require_rates(meta_lr=self.meta_lr, meta_weight_decay=self.meta_weight_decay)
+        for name in ("momentum", "weight_decay", "beta", "meta_lr", "meta_weight_decay"):
+            require_number(getattr(self, name), Bound(ge=0), name)
         require_positive(window=self.window, transfer_lr=self.transfer_lr)
         if self.steps < 0:
             raise MetastepError(f"steps = {self.steps}: virtual steps are counted from 0, which learns no weights.")
