@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import metastep as ms
 from metastep.core.torch_optimizers import from_optimizer, into_optimizer
 from metastep.core.trees import map_tree, tree_leaves
+from metastep.core.windows import InnerLoop
 from tests.core.helpers import DYNAMICS, OWN, randn, relative_error
 
 Params = dict[str, torch.Tensor]
@@ -190,7 +191,7 @@ def test_states_are_values() -> None:
 def test_the_sweep_stores_params_alone_where_rates_are_constants(rate: Any) -> None:
     loss = lambda params, meta, batch: (params * params * meta).sum()  # noqa: E731
     problem = ms.Problem(lambda meta, task: torch.ones(5), ms.every_window(loss), loss)
-    loop = ms.InnerLoop(problem, ms.SGD(rate, momentum=0.9), (1, 2))
+    loop = InnerLoop(problem, ms.SGD(rate, momentum=0.9), (1, 2))
     task = ms.Task((), ())
     kept, _ = loop.traverse(loop.windows(task), loop.begin(torch.ones(()), task), torch.ones(()))
     for point in kept:

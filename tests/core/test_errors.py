@@ -158,7 +158,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: gradient_of(P, 8, ms.MultiStep([4, 2])), ["window = [4, 2] has 6 steps, not 8"]
     ),
     "depth 0": (lambda: ms.methods.Truncated(depth=0), ["depth = 0", "at least 1"]),
-    "negative rate": (lambda: ms.SGD(-0.1), ["lr = -0.1", "not negative"]),
+    "negative rate": (lambda: ms.SGD(-0.1), ["SGD: lr = -0.1", "at least 0"]),
     "nan rate": (lambda: ms.Adam(float("nan")), ["lr = nan"]),
     "infinite decay": (lambda: ms.RMSprop(0.1, weight_decay=float("inf")), ["weight_decay = inf"]),
     "negative in a tree": (lambda: ms.SGD({"a": 0.1, "b": -1.0}), ["lr = -1.0"]),
@@ -166,7 +166,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "negative in a schedule": (
         lambda: of_one(steps=3, inner=ms.SGD(lambda meta, step: 0.1 - step)), ["step 1", "-0.9"]
     ),
-    "betas": (lambda: ms.Adam(betas=(0.9, 1.0)), ["betas", "[0, 1)"]),
+    "betas": (lambda: ms.Adam(betas=(0.9, 1.0)), ["Adam: betas[1] = 1.0", "at least 0 and below 1"]),
     "nesterov": (lambda: ms.SGD(0.1, nesterov=True), ["nesterov", "momentum"]),
     "rates of another tree": (
         lambda: of_one(inner=ms.SGD({"x": 0.1})),

@@ -50,8 +50,8 @@ class Clipped(Described):
         require_dynamics(self.inner)
         if (self.norm is None) == (self.value is None):
             raise MetastepError(
-                f"clipped: norm = {self.norm} and value = {self.value}. Give exactly one of them. To clip by both, clip "
-                "twice: clipped(clipped(inner, norm=1.0), value=0.1)."
+                f"clipped: norm = {self.norm} and value = {self.value}. Give exactly one of them. To clip by both, "
+                "clip twice: clipped(clipped(inner, norm=1.0), value=0.1)."
             )
         require_number(self._limit, Bound(gt=0), f"clipped: {self._by}")
 

@@ -41,8 +41,8 @@ def continued(dynamics: InnerOptimizer) -> InnerOptimizer:
         return Continued(dynamics)
     if isinstance(dynamics, Adam):
         raise MetastepError(
-            f"{dynamics!r} cannot keep its memory from task to task: its count of steps is kept as a power of betas[1]. "
-            "Give betas[1] as a number above 0."
+            f"{dynamics!r} cannot keep its memory from task to task: its count of steps is kept as a power of "
+            "betas[1]. Give betas[1] as a number above 0."
         )
     if isinstance(dynamics, RMSprop):
         return dynamics

@@ -57,7 +57,7 @@ class SGD(Entrywise):
         SGD(lr=0.1, momentum=0.9)
     """
 
-    original = torch.optim.SGD
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
     entrywise: ClassVar[bool] = True
     numbers = ("lr", "momentum", "weight_decay", "dampening")
     lr: Rate
@@ -129,7 +129,7 @@ class Adam(Entrywise):
         0.01
     """
 
-    original = torch.optim.Adam
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     entrywise: ClassVar[bool] = True
     numbers = ("lr", "betas", "eps", "weight_decay")
     decoupled_weight_decay: ClassVar[bool] = False
@@ -169,7 +169,7 @@ class AdamW(Adam):
         AdamW(lr=0.01)
     """
 
-    original = torch.optim.AdamW
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.AdamW
     entrywise: ClassVar[bool] = True
     decoupled_weight_decay: ClassVar[bool] = True
     weight_decay: Rate = 1e-2
@@ -195,7 +195,7 @@ class RMSprop(Entrywise):
         RMSprop(momentum=0.9)
     """
 
-    original = torch.optim.RMSprop
+    original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
     entrywise: ClassVar[bool] = True
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
     lr: Rate = 1e-2
