@@ -93,6 +93,7 @@ def test_any_number_can_be_learned(name: str, number: str) -> None:
     value, delta = torch.tensor(VALUES[number], dtype=torch.float64), 1e-6
     slope = (outer(value + delta) - outer(value - delta)) / (2 * delta)
     outer(value)
+    assert slope.abs() > 1e-6
     torch.testing.assert_close(outer.grad, slope, rtol=1e-6, atol=1e-9)  # type: ignore[attr-defined]
 
 
@@ -121,7 +122,7 @@ def test_what_a_function_returns_is_looked_at_by_name(name: str, number: str, re
 
 def test_pairs_are_pairs() -> None:
     for betas in (0.9, (0.9,), lambda meta, step: (0.9, 0.99)):
-        with pytest.raises(ms.MetastepError, match="Adam: betas = .* must be a tuple of 2"):
+        with pytest.raises(ms.MetastepError, match=r"Adam: betas = .* must be a tuple of 2"):
             ms.Adam(betas=betas)  # type: ignore[arg-type]
 
 
@@ -232,8 +233,9 @@ def test_limits_that_are_none_are_refused(given: dict[str, Any], said: str) -> N
 def test_only_an_inner_optimizer_is_clipped() -> None:
     with pytest.raises(ms.MetastepError, match="is not an inner optimizer"):
         ms.optimizers.clipped(torch.nn.Linear(1, 1), norm=1.0)  # type: ignore[arg-type]
+
+
+def test_weight_decay_inside_is_seen() -> None:
+    inner = ms.optimizers.clipped(ms.SGD(0.1, weight_decay=0.1), norm=1)
     with pytest.raises(ms.MetastepError, match="inner optimizer is missing from the implicit gradient"):
-        case_ = case("regression")
-        ms.MetaGradient(
-            case_.problem, ms.IMAML(), ms.optimizers.clipped(ms.SGD(0.1, weight_decay=0.1), norm=1), steps=1
-        )
+        ms.MetaGradient(case("regression").problem, ms.IMAML(), inner, steps=1)
