@@ -63,16 +63,34 @@ def require_keep(keep: Any) -> None:
 def tree_of(meta: Any) -> Tree:
     """θ as a tree: of a module, its parameters by name."""
     if isinstance(meta, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        meta = meta.module
+        raise MetastepError(
+            f"meta is a {type(meta).__name__}, which averages over processes only what its own forward computed. Pass "
+            "the module that it wraps, .module: ms.MetaStep averages by itself. To have .backward() average, wrap a "
+            "module whose forward(tasks) returns gradient.loss(self.net, tasks), and call that."
+        )
     if isinstance(meta, nn.Module):
         return parameters(meta)
-    if not tree_leaves(meta) or not all(isinstance(leaf, Tensor) for leaf in tree_leaves(meta)):
-        odd = next((type(leaf).__name__ for leaf in tree_leaves(meta) if not isinstance(leaf, Tensor)), "nothing")
+    leaves = tree_leaves(meta)
+    odd = next((_kind(leaf) for leaf in leaves if not _has_gradient(leaf)), None if leaves else "nothing")
+    if odd:
         raise MetastepError(
-            f"meta has {odd} where tensors are needed. Give a module, or a tree of tensors such as "
+            f"meta has {odd} where floating-point tensors are needed. Give a module, or a tree of tensors such as "
             "ms.parameters(net); make a tensor of a number with torch.tensor(…)."
         )
+    if any(torch._C._functorch.is_gradtrackingtensor(leaf) for leaf in leaves):
+        raise MetastepError(
+            "torch.func differentiates around a MetaGradient, but would find 0: an estimate is a value. "
+            "Use estimate.grad, or gradient.loss(meta, tasks).backward()."
+        )
     return meta
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def _kind(leaf: Any) -> str:
+    return str(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
 def require_order(meta: Tree, tasks: Any) -> None:
