@@ -4,6 +4,7 @@ The public names are imported when they are first used, so that `import metastep
 `__init__.pyi` lists the same names for type checkers and editors.
 """
 
+import sys
 from importlib import import_module
 
 __version__ = "0.1.0"
@@ -43,9 +44,18 @@ def __getattr__(name: str) -> object:
     elif name in _PLACE:
         value = getattr(import_module(_PLACE[name]), name)
     else:
-        raise AttributeError(f"module 'metastep' has no attribute {name!r}")
+        where = "" if name.startswith("_") else _second_level(name)
+        raise AttributeError(
+            f"module 'metastep' has no attribute {name!r}{where}", name=name, obj=sys.modules[__name__]
+        )
     globals()[name] = value
     return value
+
+
+def _second_level(name: str) -> str:
+    """Where a name is that is looked for at the top"""
+    rooms = {room: import_module(f"metastep.{place}") for room, place in _MODULES.items()}
+    return next((f". It is ms.{room}.{name}" for room, at in rooms.items() if name in getattr(at, "__all__", ())), "")
 
 
 def __dir__() -> list[str]:

@@ -289,9 +289,9 @@ def wrong(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("swapped", r"Sequential is not a MetaGradient\. Write ms\.MetaStep\(gradient, meta, optimizer\)"),
+        ("swapped", r"Sequential is not a MetaGradient\. Write ms\.MetaStep\(gradient, meta, torch\.optim"),
         ("inner", "SGD is not an optimizer of torch.optim"),
-        ("class", "Adam is not an optimizer of torch.optim"),
+        ("class", "Adam is the class. Write ms.MetaStep"),
         ("a part", r"does not hold \['2\.weight'\], \['2\.bias'\], which meta learns"),
         ("another", r"does not hold \['0\.weight'\], \['0\.bias'\], \['2\.weight'\] and 1 more"),
         ("more", "holds tensors that are not in meta"),

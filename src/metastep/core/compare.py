@@ -13,9 +13,10 @@ from metastep.core.counting import counting
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.explain import explained
 from metastep.core.memory import peak_bytes
+from metastep.core.modules import tree_of
 from metastep.core.noise import Generators, generators, set_generators
 from metastep.core.optimizers import InnerOptimizer
-from metastep.core.tasks import stack
+from metastep.core.tasks import require_order, stack
 from metastep.core.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
 from metastep.core.windows import Problem, Steps, inner_loop, task_gradient
 from metastep.errors import MetastepError
@@ -59,6 +60,8 @@ def gradient_difference(problem: Problem, dynamics: InnerOptimizer, steps: Steps
 
     @torch.no_grad()
     def differences(meta: Tree, tasks: Any) -> Tensor:
+        require_order(meta, tasks)
+        meta = tree_of(meta)
         with explained(meta):
             return mapped(meta, stack(tasks) if isinstance(tasks, list) else tasks)
 
@@ -133,6 +136,10 @@ def compare(
         )
     if not methods:
         raise MetastepError("there is no method to compare: the dict is empty.")
+    for name, method in methods.items():
+        _require_gradient(name, method)
+    require_order(meta, tasks)
+    meta = tree_of(meta)
     reference = reference or next(iter(methods))
     if reference not in methods:
         raise MetastepError(f"the reference {reference!r} is not among the methods: {', '.join(methods)}.")
@@ -145,6 +152,14 @@ def compare(
         rows.append(_against(exact, drawn, name, method, meta, tasks, repeats))
         progress(len(rows), len(methods))
     return rows
+
+
+def _require_gradient(name: str, given: Any) -> None:
+    if not (callable(given) and hasattr(given, "estimator")):
+        raise MetastepError(
+            f"methods[{name!r}] is {given!r}, not a MetaGradient. Write "
+            "ms.MetaGradient(problem, method, inner, steps=5)."
+        )
 
 
 def _against(

@@ -37,12 +37,12 @@ class Method(Described):
     """Whether the parameters of many tasks may be one tensor: the method reads neither their names nor their sums."""
 
     def __post_init__(self) -> None:
+        require_lengths(window=getattr(self, "window", 1))
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, list | Tensor):  # so that equal methods are equal, and have one hash
                 object.__setattr__(self, field.name, tuple(value.tolist() if isinstance(value, Tensor) else value))
         super().__post_init__()
-        require_lengths(window=getattr(self, "window", 1))
 
     def problem(self, problem: Problem) -> Problem:
         """Return the problem that the inner loop solves."""

@@ -35,7 +35,49 @@ def parameters(module: nn.Module) -> dict[str, Tensor]:
         >>> sorted(ms.parameters(torch.nn.Linear(2, 1)))
         ['bias', 'weight']
     """
+    _require_module(module, "ms.parameters(net)")
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def tree_of(meta: Any) -> Tree:
+    """Return θ as a tree: of a module, its parameters by name."""
+    if isinstance(meta, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise MetastepError(
+            f"meta is a {type(meta).__name__}, which averages over processes only what its own forward computed. Pass "
+            "the module that it wraps, .module: ms.MetaStep averages by itself. To have .backward() average, wrap a "
+            "module whose forward(tasks) returns gradient.loss(self.net, tasks), and call that."
+        )
+    if isinstance(meta, nn.Module):
+        return parameters(meta)
+    leaves = tree_leaves(meta)
+    odd = next((_kind(leaf) for leaf in leaves if not _has_gradient(leaf)), None if leaves else "nothing")
+    if odd:
+        raise MetastepError(
+            f"meta has {odd} where floating-point tensors are needed. Give a module, or a tree of tensors such as "
+            "ms.parameters(net); make a tensor of a number with torch.tensor(…)."
+        )
+    if any(torch._C._functorch.is_gradtrackingtensor(leaf) for leaf in leaves):
+        raise MetastepError(
+            "torch.func differentiates around a MetaGradient, but would find 0: an estimate is a value. "
+            "Use estimate.grad, or gradient.loss(meta, tasks).backward()."
+        )
+    return meta
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def _kind(leaf: Any) -> str:
+    return str(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
+
+
+def _require_module(module: Any, usage: str) -> None:
+    if isinstance(module, nn.Module):
+        return
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise MetastepError(f"{module.__name__} is the class. Make a module, net = {module.__name__}(…), and {usage}.")
+    raise MetastepError(f"{type(module).__name__} is not an nn.Module. Write {usage}.")
 
 
 def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
@@ -63,6 +105,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         >>> print(ms.apply(net, params, torch.tensor([[1.0, 2.0]])))
         tensor([[3.]])
     """
+    _require_module(module, "ms.apply(net, params, x)")
     if is_recorded() and draws_noise(module):
         raise MetastepError(
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
@@ -108,6 +151,7 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
         >>> ms.as_module(net, {"bias": torch.tensor([3.0])}).bias.item()
         3.0
     """
+    _require_module(module, "ms.as_module(net, params)")
     made = deepcopy(module)
     own = dict(made.named_parameters(remove_duplicate=False))
     for name, value in params.items():
@@ -188,6 +232,7 @@ def use_batch_statistics(module: nn.Module) -> nn.Module:
         >>> ms.use_batch_statistics(torch.nn.BatchNorm1d(3))
         BatchNorm1d(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=False)
     """
+    _require_module(module, "ms.use_batch_statistics(net)")
     for part in module.modules():
         if isinstance(part, _NormBase):
             part.track_running_stats = False

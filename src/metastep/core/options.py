@@ -7,7 +7,7 @@ Python code may give a tensor, a tree of tensors, or a function of (meta, step).
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from math import inf, isfinite
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from metastep.core.checks import require_takes
 from metastep.core.noise import is_recorded
+from metastep.core.registry import KINDS, named, names
 from metastep.core.trees import is_number, tree_leaves
 from metastep.errors import MetastepError, did_you_mean
 
@@ -104,13 +105,22 @@ def require_options(instance: Any) -> None:
         _require(getattr(instance, field.name), hints[field.name], f"{type(instance).__name__}: {field.name}")
 
 
-def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Refuse options that a class does not have, and missing ones, by name; for `__new__` of a dataclass.
+_BELONGS = {
+    "lr": "The learning rate belongs to the inner optimizer: ms.SGD(lr=0.1).",
+    "window": "The window belongs to the method: ms.MultiStep(window=4).",
+    "steps": "The steps belong to the MetaGradient: ms.MetaGradient(problem, method, inner, steps=5).",
+    "batch": "The batch belongs to the MetaGradient: ms.MetaGradient(problem, method, inner, steps=5, batch=10).",
+}  # options that are often given to the wrong class
+
+
+def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, Any], usage: str = "") -> None:
+    """Refuse options that a class does not have, and missing ones, by name; for `__new__` of a class.
 
     Args:
-        cls: The dataclass that is called.
+        cls: The class that is called.
         args: Its positional arguments.
         options: Its arguments by name.
+        usage: What to write, for the end of the message. By default, it names the options.
 
     Raises:
         MetastepError: One is missing or unknown, or there are too many.
@@ -123,15 +133,51 @@ def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, A
     """
     signature = inspect.signature(cls.__init__)  # type: ignore[misc]
     known = list(signature.parameters)[1:]
-    named = f"Its options: {', '.join(known)}." if known else "It has none."
+    named = usage or (f"Its options: {', '.join(known)}." if known else "It has none.")
     for name in options:
         if name not in known:
-            rate = " The learning rate belongs to the inner optimizer: ms.SGD(lr=0.1)." if name == "lr" else ""
-            raise MetastepError(f"{cls.__name__} has no option {name!r}.{did_you_mean(name, known) or rate} {named}")
+            near = f" {_BELONGS[name]}" if name in _BELONGS else did_you_mean(name, known)
+            raise MetastepError(f"{cls.__name__} has no option {name!r}.{near} {named}")
+    if args and isinstance(args[0], Iterator):
+        raise MetastepError(
+            f"{cls.__name__} was given a {type(args[0]).__name__}, such as net.parameters(). An inner optimizer takes "
+            f"no parameters, since the problem says where φ starts. Write {cls.__name__}(lr=0.1)."
+        )
     try:
         signature.bind(None, *args, **options)
     except TypeError as error:
         raise MetastepError(f"{cls.__name__}: {error}. {named}") from None
+
+
+def call_of(thing: Callable[..., Any]) -> str:
+    """Return how a registered class or function is written in code, with the options that it needs.
+
+    Args:
+        thing: The class; or a function, which is written without a call.
+
+    Returns:
+        Such as "ms.MultiStep(window=…)". What is not ours is written by its own name.
+
+    Example:
+        >>> import metastep as ms
+        >>> from metastep.core.options import call_of
+        >>> call_of(ms.MultiStep), call_of(ms.curvature.exact)
+        ('ms.MultiStep(window=…)', 'ms.curvature.exact')
+    """
+    name = getattr(thing, "__name__", repr(thing))
+    where = next((place for place, listed in _public() if listed.get(name) is thing), "")
+    needed = [f"{option.name}=…" for option in options_of(thing).values() if option.default is REQUIRED]
+    return f"{where}{name}({', '.join(needed)})" if isinstance(thing, type) else f"{where}{name}"
+
+
+def _public() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is public of the classes and functions that are registered, first and second level"""
+    import metastep
+
+    yield "ms.", {name: getattr(metastep, name) for name in metastep.__all__ if name[0].isupper()}
+    for room in ("methods", "optimizers", "curvature", "solvers"):
+        module = getattr(metastep, room)
+        yield f"ms.{room}.", {name: getattr(module, name) for name in module.__all__}
 
 
 def written(instance: Any) -> str:
@@ -240,12 +286,29 @@ def _require(value: Any, hint: Any, name: str) -> None:
         require_number(value, bound, name)
     elif get_origin(kind) is tuple:
         _require_tuple(value, get_args(kind), name)
+    elif get_origin(kind) is Callable:
+        _require_function(value, name)
     elif get_origin(kind) is Literal and value not in get_args(kind):
         raise MetastepError(f"{name} = {value!r} must be one of {', '.join(map(repr, get_args(kind)))}. Choose one.")
     elif kind in _KINDS and not _KINDS[kind].fits(value):
         raise MetastepError(f"{name} = {value!r} must be {_KINDS[kind].words}. Correct its type.")
     elif bound is not None and not _lies_in(value, bound):
         raise MetastepError(f"{name} = {value!r} must be {bound}. Choose a value in these bounds.")
+
+
+_SUCH = {"curvature": "ms.curvature.exact", "solver": "ms.solvers.ConjugateGradient()"}
+
+
+def _require_function(value: Any, name: str) -> None:
+    if isinstance(value, type):
+        raise MetastepError(f"{name} = {value.__name__} is the class. Call it: {call_of(value)}.")
+    if callable(value):
+        return
+    kind = name.split(" ")[-1]
+    by_name = kind in KINDS and isinstance(value, str) and value in names(kind)
+    such = call_of(named(kind, value)) if by_name else _SUCH.get(kind, "the function itself")
+    inner = " An inner optimizer belongs to the MetaGradient." if hasattr(value, "advance") else ""
+    raise MetastepError(f"{name} = {value!r} must be a function.{inner} Give {such}.")
 
 
 def _require_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metastep.core.checks import require_few_shot, require_problem, require_windows
+from metastep.core.checks import require_few_shot, require_problem, require_takes, require_windows
 from metastep.core.custom_losses import ByHand, of_params_by_hand, pulled_by_hand
 from metastep.core.modules import apply, held, require_usable, theta_of
 from metastep.core.noise import refused
@@ -52,6 +52,9 @@ class every_window:  # noqa: N801 - it reads as the function that it stands for
 
     loss: Loss
 
+    def __post_init__(self) -> None:
+        require_takes(self.loss, "the loss of the windows", "params, meta, batch")
+
     def __call__(self, task: Any, lengths: Sequence[int]) -> list[Window]:
         return [Window(self.loss, task.support, n) for n in lengths]
 
@@ -73,6 +76,9 @@ class batch_by_batch:  # noqa: N801 - as above
     """
 
     loss: Loss
+
+    def __post_init__(self) -> None:
+        require_takes(self.loss, "the loss of the windows", "params, meta, batch")
 
     def __call__(self, task: Any, lengths: Sequence[int]) -> list[Window]:
         if len(task.support) != len(lengths):

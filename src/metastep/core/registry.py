@@ -24,6 +24,7 @@ _MODULES = {
     "net": "metastep.nets.registry",
     "dataset": "metastep.data.registry",
 }
+KINDS = tuple(_MODULES)
 _registered: dict[str, dict[str, Any]] = {kind: {} for kind in _MODULES}
 _failed: dict[str, str] = {}  # plug-ins that cannot be imported, and why
 _begun: list[str] = []  # the group of plug-ins, once it is being imported
@@ -58,8 +59,15 @@ def register(kind: str, name: str) -> Callable[[T], T]:
         ...         return ms.optimizers.State(moved, step=state.step + steps)
     """
     table = _table(kind)
+    if not str(name).strip() or str(name) != name:
+        raise MetastepError(f"name = {name!r} must be text, such as @ms.register({kind!r}, 'mine').")
 
     def add(thing: T) -> T:
+        if not callable(thing) and kind != "dataset":
+            raise MetastepError(
+                f"{thing!r} is a value, not {_a(kind)} to make others of. Put @ms.register({kind!r}, {name!r}) above "
+                "the class or function."
+            )
         if not is_ours(thing):
             import_module(_MODULES[kind])  # so that a name that is taken is refused here, not when ours are imported
         if name in table and not _is_same(table[name], thing):

@@ -1,10 +1,11 @@
 """Many tasks: stack them, count them, and look whether what came of them is finite."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
@@ -17,6 +18,14 @@ ZERO = (
     "start or a loss that is detached. If θ is only in the inner losses, use ms.MultiStep or ms.MAML instead of first "
     "order."
 )
+
+
+def require_order(meta: Any, tasks: Any = None) -> None:
+    """Refuse tasks in the place of θ, an easy mistake: both are trees."""
+    swapped = not isinstance(meta, Mapping | nn.Module) and hasattr(meta, "support")
+    if swapped or isinstance(tasks, nn.Module):
+        given = f"meta is a {type(meta).__name__}" if swapped else f"tasks is a module, {type(tasks).__name__}"
+        raise MetastepError(f"{given}: the arguments are (meta, tasks), in this order.")
 
 
 def stack(tasks: Sequence[Any]) -> Any:

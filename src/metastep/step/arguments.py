@@ -1,7 +1,8 @@
-"""Refuse what cannot be meant, where it is given, and say what to write."""
+"""Refuse wrong arguments of the door where they are given, and say what to write."""
 
 import inspect
 from collections.abc import Iterable, Mapping
+from numbers import Number
 from typing import Any
 
 import torch
@@ -11,41 +12,84 @@ from torch.utils._pytree import tree_flatten_with_path
 
 from metastep.core.checks import require_dynamics, require_problem
 from metastep.core.method import Method
-from metastep.core.modules import parameters
+from metastep.core.options import call_of
+from metastep.core.problems import FewShot
+from metastep.core.registry import named, names
 from metastep.core.trees import Tree, tree_leaves
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, did_you_mean
 
-_ORDER = "Write ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=5)."
+STEP = "Write ms.MetaStep(gradient, meta, torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3))."
+USAGE = "Write ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=5)."
 
 
 def require_parts(problem: Any, method: Any, inner: Any) -> None:
     """Refuse a MetaGradient that is made of something else, or in another order."""
-    if isinstance(problem, nn.Module):
-        raise MetastepError(
-            f"{type(problem).__name__} is a module, not a problem. Make a problem of it and its loss: "
-            "ms.few_shot(net, torch.nn.functional.cross_entropy)."
-        )
-    require_problem(problem)
+    _require_problem(problem)
     _require_method(method)
     _require_inner(inner)
+
+
+def _require_problem(problem: Any) -> None:
+    few_shot = "ms.few_shot(net, torch.nn.functional.cross_entropy)"
+    if isinstance(problem, nn.Module):
+        name = type(problem).__name__
+        raise MetastepError(f"{name} is a module, not a problem. Make a problem of it and its loss: {few_shot}.")
+    if isinstance(problem, type):
+        raise MetastepError(f"{problem.__name__} is a class, not a problem. Make a problem of a module: {few_shot}.")
+    if isinstance(problem, FewShot):
+        raise MetastepError("FewShot describes a problem. Write ms.few_shot(module, loss), which makes the problem.")
+    if isinstance(problem, Method) or hasattr(problem, "advance"):
+        what = "a method" if isinstance(problem, Method) else "an inner optimizer"
+        raise MetastepError(f"{problem!r} is {what} where the problem belongs. {USAGE}")
+    require_problem(problem)
 
 
 def _require_method(method: Any) -> None:
     if isinstance(method, Method):
         return
     if isinstance(method, type) and issubclass(method, Method):
-        raise MetastepError(f"{method.__name__} is the class. Call it: ms.{method.__name__}().")
+        raise MetastepError(f"{method.__name__} is the class. Call it: {call_of(method)}.")
     if hasattr(method, "advance"):
-        raise MetastepError(f"{method!r} is an inner optimizer where the method belongs. {_ORDER}")
-    raise MetastepError(f"method = {method!r} must be a method such as ms.MAML() or ms.MultiStep(window=4). {_ORDER}")
+        raise MetastepError(f"{method!r} is an inner optimizer where the method belongs. {USAGE}")
+    if isinstance(method, str):
+        raise MetastepError(f"method = {method!r} is a name. {_by_name('method', method)}")
+    raise MetastepError(f"method = {method!r} must be a method such as ms.MAML() or ms.MultiStep(window=4). {USAGE}")
 
 
 def _require_inner(inner: Any) -> None:
     if isinstance(inner, Method):
-        raise MetastepError(f"{inner!r} is a method where the inner optimizer belongs. {_ORDER}")
+        raise MetastepError(f"{inner!r} is a method where the inner optimizer belongs. {USAGE}")
+    if isinstance(inner, type) and issubclass(inner, torch.optim.Optimizer):
+        ours = next((call_of(named("optimizer", name)) for name in names("optimizer") if _original(name) is inner), "")
+        there_is = f"Use {ours}" if ours else "Use ms.SGD(lr=0.1)"
+        raise MetastepError(
+            f"{inner.__name__} is a class of torch.optim, which changes parameters in place. {there_is}."
+        )
     if isinstance(inner, type):
-        raise MetastepError(f"{inner.__name__} is the class. Call it: {inner.__name__}(lr=0.1).")
+        raise MetastepError(f"{inner.__name__} is the class. Call it: {call_of(inner)}.")
+    if isinstance(inner, str):
+        raise MetastepError(f"inner = {inner!r} is a name. {_by_name('optimizer', inner)}")
+    if isinstance(inner, Number):
+        raise MetastepError(
+            f"{inner!r} is not an inner optimizer. If it is the learning rate, write ms.SGD(lr={inner!r})."
+        )
     require_dynamics(inner)
+
+
+def _by_name(kind: str, name: str) -> str:
+    """Say what to write in place of a name."""
+    known = names(kind)
+    if name in known:
+        return f"Give what it names: {call_of(named(kind, name))}."
+    such = {"method": "ms.MultiStep(window=4)", "optimizer": "ms.SGD(lr=0.1)"}[kind]
+    return f"It names nothing.{did_you_mean(name, known)} Give {_ARTICLE[kind]} itself, such as {such}."
+
+
+_ARTICLE = {"method": "a method", "optimizer": "an inner optimizer"}
+
+
+def _original(name: str) -> Any:
+    return getattr(named("optimizer", name), "original", None)
 
 
 def require_counts(**counts: Any) -> None:
@@ -60,44 +104,19 @@ def require_keep(keep: Any) -> None:
         raise MetastepError(f'keep = {keep!r} must be "params", "state" or None.')
 
 
-def tree_of(meta: Any) -> Tree:
-    """θ as a tree: of a module, its parameters by name."""
-    if isinstance(meta, nn.parallel.DistributedDataParallel | nn.DataParallel):
+def require_examples(problem: Any, tasks: Any) -> None:
+    """Refuse a single task of few-shot learning in the place of stacked ones: its examples would be taken for tasks."""
+    target = tasks.query[1] if isinstance(problem.made_of, FewShot) and _has_pairs(tasks) else None
+    if isinstance(target, Tensor) and target.dim() == 1:
         raise MetastepError(
-            f"meta is a {type(meta).__name__}, which averages over processes only what its own forward computed. Pass "
-            "the module that it wraps, .module: ms.MetaStep averages by itself. To have .backward() average, wrap a "
-            "module whose forward(tasks) returns gradient.loss(self.net, tasks), and call that."
+            f"tasks are stacked along their first axis, so that each of these {len(target)} has one target and no axis "
+            "of examples. For a single task, give a list: [task]. For tasks of one example, add an axis: x[:, None]."
         )
-    if isinstance(meta, nn.Module):
-        return parameters(meta)
-    leaves = tree_leaves(meta)
-    odd = next((_kind(leaf) for leaf in leaves if not _has_gradient(leaf)), None if leaves else "nothing")
-    if odd:
-        raise MetastepError(
-            f"meta has {odd} where floating-point tensors are needed. Give a module, or a tree of tensors such as "
-            "ms.parameters(net); make a tensor of a number with torch.tensor(…)."
-        )
-    if any(torch._C._functorch.is_gradtrackingtensor(leaf) for leaf in leaves):
-        raise MetastepError(
-            "torch.func differentiates around a MetaGradient, but would find 0: an estimate is a value. "
-            "Use estimate.grad, or gradient.loss(meta, tasks).backward()."
-        )
-    return meta
 
 
-def _has_gradient(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-
-
-def _kind(leaf: Any) -> str:
-    return str(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
-
-
-def require_order(meta: Tree, tasks: Any) -> None:
-    """Tasks in the place of θ are an easy mistake: both are trees."""
-    if isinstance(meta, Mapping) or not hasattr(meta, "support"):
-        return
-    raise MetastepError("meta is a Task: the arguments are (meta, tasks), in this order.")
+def _has_pairs(tasks: Any) -> bool:
+    query = getattr(tasks, "query", None)
+    return isinstance(query, tuple | list) and len(query) == 2
 
 
 def require_constant(tasks: Any) -> None:
@@ -132,11 +151,12 @@ def require_step(meta: Tree, optimizer: Any) -> None:
 
 
 def _require_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, type):
+        raise MetastepError(f"{optimizer.__name__} is the class. {STEP}")
     if not isinstance(optimizer, Optimizer):
-        name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
         raise MetastepError(
-            f"{name} is not an optimizer of torch.optim. θ is moved by one, such as "
-            "torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3); the inner optimizer belongs to the MetaGradient."
+            f"{type(optimizer).__name__} is not an optimizer of torch.optim, which moves θ. {STEP} "
+            "The inner optimizer belongs to the MetaGradient."
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
@@ -157,7 +177,7 @@ def require_scheduler(scheduler: Any, optimizer: Optimizer) -> None:
     """Refuse a scheduler that would change the rates of another optimizer."""
     if scheduler is None:
         return
-    if not callable(getattr(scheduler, "step", None)):
+    if isinstance(scheduler, type) or not callable(getattr(scheduler, "step", None)):
         raise MetastepError(
             f"scheduler = {scheduler!r} has no step(). Give one of torch.optim.lr_scheduler, made with the optimizer."
         )

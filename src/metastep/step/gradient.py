@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,19 +19,21 @@ from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
+from metastep.core.modules import tree_of
 from metastep.core.optimizers import InnerOptimizer
+from metastep.core.options import require_takes_options
 from metastep.core.problems import few_shot_of, in_batches
-from metastep.core.tasks import require_finite, stack, task_count
+from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
 from metastep.core.windows import InnerLoop, Problem, Steps
 from metastep.errors import MetastepError, first_line
 from metastep.step.arguments import (
+    USAGE,
     require_constant,
     require_counts,
+    require_examples,
     require_keep,
-    require_order,
     require_parts,
-    tree_of,
 )
 from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
@@ -91,6 +93,10 @@ class MetaGradient:
     chunk_size: int | None = None
     example_chunk_size: int | None = None
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        require_takes_options(cls, args, options, USAGE)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)
         require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
@@ -140,12 +146,12 @@ class MetaGradient:
             MetastepError: The arguments do not fit together.
             NonFiniteError: The meta-gradient is not finite; the message names the task and the window.
         """
-        meta = tree_of(meta)
         require_order(meta, tasks)
         require_keep(keep)
+        meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
             return self._one_by_one(meta, tasks, keep, start)
-        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        tasks = self._stacked(tasks)
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
@@ -185,8 +191,9 @@ class MetaGradient:
             >>> net.weight.grad.shape
             torch.Size([1, 2])
         """
-        meta = tree_of(meta)
+        require_order(meta, tasks)
         require_constant(tasks)
+        meta = tree_of(meta)
         if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in tree_leaves(meta)):
             return loss_of(lambda theta: self(theta, tasks, start=start), meta)
         return self.judge(meta, tasks, start=start).loss
@@ -202,11 +209,12 @@ class MetaGradient:
         Returns:
             An `Estimate` without gradient.
         """
+        require_order(meta, tasks)
         meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
             starts = _starts(start, len(tasks))
             return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
-        tasks = stack(tasks) if isinstance(tasks, list) else tasks
+        tasks = self._stacked(tasks)
         found, _ = self._served(tasks, None, start)
         if found is not None:
             found.require_values(meta, tasks)
@@ -246,6 +254,7 @@ class MetaGradient:
         Returns:
             φ.
         """
+        require_order(meta, task)
         return self.estimator.adapt(tree_of(meta), task)
 
     def at(self, meta: Any, task: Any, params: Any) -> Estimate:
@@ -268,6 +277,7 @@ class MetaGradient:
                 f"{self.method!r} differentiates the steps of the inner loop, so it needs them. Use ms.IMAML(…) to "
                 "differentiate at a solution."
             )
+        require_order(meta, task)
         meta, state = tree_of(meta), self.inner.init(map_tree(torch.Tensor.detach, tree_of(params)))
         require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params")
         return Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
@@ -309,6 +319,12 @@ class MetaGradient:
             return self.chain(size).judging
         except NotAChainError:
             return None
+
+    def _stacked(self, tasks: Any) -> Any:
+        if isinstance(tasks, list):
+            return stack(tasks)
+        require_examples(self.problem, tasks)
+        return tasks
 
     def _served(self, tasks: Any, keep: Keep, start: Any) -> tuple[Served | None, str]:
         try:

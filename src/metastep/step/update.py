@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -10,12 +10,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from metastep.core.estimators import Estimate
-from metastep.core.options import Bound, require_number
+from metastep.core.modules import tree_of
+from metastep.core.options import Bound, require_number, require_takes_options
 from metastep.core.problems import few_shot_of
-from metastep.core.tasks import require_finite, stack, task_count
+from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
-from metastep.step.arguments import require_order, require_scheduler, require_state, require_step, tree_of
+from metastep.step.arguments import STEP, require_scheduler, require_state, require_step
 from metastep.step.captured_update import CapturedUpdate, why_not_captured
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
@@ -81,6 +82,10 @@ class MetaStep:
         torch.Size([4])
     """
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        require_takes_options(cls, args, options, STEP)
+        return super().__new__(cls)
+
     def __init__(
         self,
         gradient: MetaGradient,
@@ -94,7 +99,7 @@ class MetaStep:
         ranks: Ranks | None = None,
         updates: int = 0,
     ) -> None:
-        _require_gradient(gradient)
+        _require_gradient(gradient, meta)
         self.gradient, self.meta, self.optimizer, self.scheduler = gradient, tree_of(meta), optimizer, scheduler
         require_step(self.meta, optimizer)
         require_scheduler(scheduler, optimizer)
@@ -106,11 +111,12 @@ class MetaStep:
             self.ranks.alike(tree_leaves(self.meta) + _held_constant(gradient))
         self._update = self._how()
 
-    def __call__(self, tasks: Any = None) -> Estimate:
+    def __call__(self, tasks: Any = None, *others: Any) -> Estimate:
         """Make one update.
 
         Args:
             tasks: Stacked tasks, or a list of them; left out if `draw` gives them.
+            others: Nothing: a step knows its meta.
 
         Returns:
             The estimate that θ was moved by: loss and gradient are means over all processes, metrics those of this
@@ -119,9 +125,11 @@ class MetaStep:
         Raises:
             NonFiniteError: This update, or one since the last look, was not finite and was not made.
         """
+        if others or isinstance(tasks, torch.nn.Module):
+            raise MetastepError("a MetaStep knows its meta: call step(tasks), with the tasks alone.")
         if (tasks is None) == (self.draw is None):
-            told = "no tasks were given: call step(tasks)." if tasks is None else "`draw` gives the tasks: call step()."
-            raise MetastepError(told)
+            said = "no tasks were given: call step(tasks)." if tasks is None else "`draw` gives the tasks: call step()."
+            raise MetastepError(said)
         require_order(self.meta, tasks)
         found = self._update(self.updates, tasks)
         self.updates += 1
@@ -277,11 +285,11 @@ def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
     return ELSEWHERE
 
 
-def _require_gradient(gradient: Any) -> None:
+def _require_gradient(gradient: Any, meta: Any) -> None:
     if not isinstance(gradient, MetaGradient):
-        raise MetastepError(
-            f"{type(gradient).__name__} is not a MetaGradient. Write ms.MetaStep(gradient, meta, optimizer)."
-        )
+        raise MetastepError(f"{type(gradient).__name__} is not a MetaGradient. {STEP}")
+    if isinstance(meta, MetaGradient | Optimizer):
+        raise MetastepError(f"meta is a {type(meta).__name__}, but must be a module or a tree of tensors. {STEP}")
 
 
 def _held_constant(gradient: MetaGradient) -> list[Tensor]:
