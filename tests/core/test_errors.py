@@ -425,7 +425,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["[3, 6, 1, 8, 8]", "gradient(meta, tasks) takes stacked tasks"],
     ),
     "one task for stacked ones": (
-        lambda: gradient_of(PICTURES.problem)(PICTURES.meta, first(PICTURES.tasks)), ["each of these 6 has one target", "[task]"]
+        lambda: gradient_of(PICTURES.problem)(PICTURES.meta, first(PICTURES.tasks)), ["has one target", "[task]"]
     ),
     "one task of two lengths for stacked ones": (lambda: estimate(P, tasks=first(TASKS)), ["'6', '7'", "[task]"]),
     "an estimate for a step": (
