@@ -312,7 +312,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "meta without names": (lambda: estimate(P, meta=list(META.values())), ["only in meta: '0', '1', '2' and 1 more"]),
     "a module for the tensors of meta": (lambda: of_one(UNIT), ["meta: Linear", "ms.parameters(module)"]),
-    "a generator for meta": (lambda: estimate(P, meta=iter(META.values())), ["where tensors are needed"]),
+    "a generator for meta": (lambda: estimate(P, meta=iter(META.values())), ["floating-point tensors are needed"]),
     "numbers for meta": (lambda: estimate(P, meta={"w": 1.0}), ["meta has float", "torch.tensor(…)"]),
     "nothing for meta": (lambda: estimate(P, meta={}), ["meta has nothing", "ms.parameters(net)"]),
     "a task for meta": (lambda: gradient_of(P)(TASKS, META), ["meta is a Task", "(meta, tasks)"]),
