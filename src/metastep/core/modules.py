@@ -56,7 +56,7 @@ def tree_of(meta: Any) -> Tree:
             f"meta has {odd} where floating-point tensors are needed. Give a module, or a tree of tensors such as "
             "ms.parameters(net); make a tensor of a number with torch.tensor(…)."
         )
-    if any(torch._C._functorch.is_gradtrackingtensor(leaf) for leaf in leaves):
+    if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_gradtrackingtensor, leaves)):
         raise MetastepError(
             "torch.func differentiates around a MetaGradient, but would find 0: an estimate is a value. "
             "Use estimate.grad, or gradient.loss(meta, tasks).backward()."
