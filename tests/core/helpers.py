@@ -196,7 +196,7 @@ METHODS: dict[str, ms.methods.Method] = {
     "maml_pp": ms.methods.MAMLPP(window=2),
 }
 # All other methods are tested for giving the derivative of the outer loss.
-APPROXIMATE = ("truncated", "fo_maml", "reptile", "imaml", "hf_maml", "ggs_maml", "es_maml")
+APPROXIMATE = tuple(name for name in registry.names("method") if not registry.named("method", name).is_exact)
 RANDOM = ("ggs_maml", "es_maml")  # they draw directions
 
 

@@ -33,6 +33,10 @@ class Method(Described):
         LastWindows(depth=3)
     """
 
+    is_exact: ClassVar[bool] = True
+    """Whether it gives the derivative of the outer loss through its own inner loop, and not an estimate of it."""
+    needs_start: ClassVar[bool] = False
+    """Whether θ must be where φ starts. A θ that acts through the losses is then refused."""
     entrywise: ClassVar[bool] = False
     """Whether the parameters of many tasks may be one tensor: the method reads neither their names nor their sums."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from metastep.core.backprop import backprop
+from metastep.core.backprop import Reference
 from metastep.core.checks import require_no_decay
 from metastep.core.curvature import CentralDifference, Curvature, GaussianSmoothing, ZerothOrder, exact
 from metastep.core.estimators import Estimate, Estimator, first_order, implicit, implicit_at, reptile_gradient, unrolled
@@ -79,6 +79,7 @@ class Truncated(Method):
         Truncated(depth=2)
     """
 
+    is_exact: ClassVar[bool] = False
     entrywise: ClassVar[bool] = True
     depth: Annotated[int, Bound(ge=1)]
     window: Steps = 1
@@ -105,6 +106,7 @@ class FOMAML(Method):
         FOMAML()
     """
 
+    is_exact: ClassVar[bool] = False
     entrywise: ClassVar[bool] = True
     window: Steps = 1
 
@@ -129,6 +131,8 @@ class Reptile(Method):
         Reptile(keep_memory=True)
     """
 
+    is_exact: ClassVar[bool] = False
+    needs_start: ClassVar[bool] = True
     entrywise: ClassVar[bool] = True
     window: Steps = 1
     keep_memory: bool = False
@@ -165,6 +169,7 @@ class IMAML(Method):
         IMAML(strength=0.5, solver=ConjugateGradient(steps=10))
     """
 
+    is_exact: ClassVar[bool] = False
     entrywise: ClassVar[bool] = True
     strength: Annotated[float, Bound(gt=0)] = 2.0
     solver: Solver = ConjugateGradient()  # noqa: RUF009 - it is frozen
@@ -207,6 +212,7 @@ class HFMAML(Method):
         HFMAML(delta=0.01)
     """
 
+    is_exact: ClassVar[bool] = False
     delta: Annotated[float, Bound(gt=0)] = 0.1
     window: Steps = 1
 
@@ -231,6 +237,7 @@ class GGSMAML(Method):
         GGSMAML(samples=16)
     """
 
+    is_exact: ClassVar[bool] = False
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-2
     window: Steps = 1
@@ -258,6 +265,8 @@ class ESMAML(Method):
         ESMAML(samples=16)
     """
 
+    is_exact: ClassVar[bool] = False
+    needs_start: ClassVar[bool] = True
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-1
     window: Steps = 1
@@ -293,25 +302,3 @@ class ANIL(Method):
 
     def problem(self, problem: Problem) -> Problem:
         return adapt_only(problem, self.head)
-
-
-@register("method", "reference")
-@dataclass(frozen=True, repr=False)
-class Reference(Method):
-    """Differentiate the stored unroll by plain autograd: what MultiStep must equal, at the memory that it saves.
-
-    Args:
-        window: Steps that share a gradient, or a list with the length of each window.
-        weights: One for the outer loss after each window. The last loss alone counts if left out.
-
-    Example:
-        >>> import metastep as ms
-        >>> ms.methods.Reference(window=2)
-        Reference(window=2)
-    """
-
-    window: Steps = 1
-    weights: tuple[float, ...] | None = None
-
-    def estimator(self, loop: InnerLoop) -> Estimator:
-        return backprop(loop, self.weights)
