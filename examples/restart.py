@@ -59,17 +59,16 @@ def restarted() -> Restart:
 @torch.no_grad()
 def trained(task: Restart, meta: Any, steps: int = 300) -> Restart:
     """The same tasks, with φ where an optimizer has already brought it"""
-    loop = ms.inner_loop(PROBLEM, ms.SGD(0.1, momentum=0.9), steps)
-    run = torch.func.vmap(lambda t: loop.adapt(meta, t).params)
-    return task._replace(start=run(task))
+    gradient = ms.MetaGradient(PROBLEM, ms.MAML(), ms.SGD(0.1, momentum=0.9), steps=steps)
+    return task._replace(start=torch.func.vmap(lambda one: gradient.adapt(meta, one))(task))
 
 
 def main() -> None:
     torch.manual_seed(0)
     meta = {"weights": torch.zeros(EXAMPLES)}
-    methods = {"exact": ms.maml(PROBLEM, INNER, STEPS)}
-    methods |= {f"Multi-step({n})": ms.multi_step(PROBLEM, INNER, STEPS, n) for n in (2, 4, 8)}
-    methods |= {"HF": ms.hf_maml(PROBLEM, INNER, STEPS), "first order": ms.fo_maml(PROBLEM, INNER, STEPS)}
+    methods = {"exact": ms.MAML()} | {f"Multi-step({n})": ms.MultiStep(window=n) for n in (2, 4, 8)}
+    methods |= {"HF": ms.methods.HFMAML(), "first order": ms.FOMAML()}
+    gradients = {name: ms.MetaGradient(PROBLEM, method, INNER, steps=STEPS) for name, method in methods.items()}
 
     random = restarted()
     console = Console()
@@ -78,7 +77,7 @@ def main() -> None:
         table = Table(title=f"{title}: gradients change by {100 * float(difference.mean()):.2g} % per step")
         for column in ("method", "cosine", "relative error", "gradients", "products"):
             table.add_column(column, justify="left" if column == "method" else "right")
-        for row in ms.compare(methods, meta, tasks, repeats=1):
+        for row in ms.compare(gradients, meta, tasks, repeats=1):
             cosine = f"{row.cosine:.3f}" if row.cosine == row.cosine else "no gradient"
             table.add_row(row.method, cosine, f"{row.relative_error:.3f}", str(row.gradients), str(row.products))
         console.print(table)

@@ -30,12 +30,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
 
 
-def methods(problem: ms.Problem) -> dict[str, ms.Estimator]:
-    return {
-        "MAML": ms.maml(problem, INNER, STEPS),
-        f"Multi-step({WINDOW})": ms.multi_step(problem, INNER, STEPS, WINDOW),
-        "first order": ms.fo_maml(problem, INNER, STEPS),
-    }
+METHODS = {"MAML": ms.MAML(), f"Multi-step({WINDOW})": ms.MultiStep(window=WINDOW), "first order": ms.FOMAML()}
+
+
+def gradient_of(net: nn.Module, name: str) -> ms.MetaGradient:
+    return ms.MetaGradient(ms.few_shot(net, F.mse_loss), METHODS[name], INNER, steps=STEPS)
 
 
 def waves(seed: int, tasks: int = TASKS) -> ms.Task:
@@ -47,24 +46,22 @@ def waves(seed: int, tasks: int = TASKS) -> ms.Task:
     return ms.Task((x[:, :SHOTS], y[:, :SHOTS]), (x[:, SHOTS:], y[:, SHOTS:]))
 
 
-def train(net: nn.Module, method: ms.Estimator, iterations: int, name: str) -> float:
-    """Meta-train in place; returns the seconds that it took"""
-    meta, step = ms.parameters(net), ms.over_tasks(method)
-    optimizer = torch.optim.Adam(meta.values(), lr=2e-3)
+def train(net: nn.Module, gradient: ms.MetaGradient, iterations: int, name: str) -> float:
+    """Meta-train in place. Return the seconds that it took."""
+    step = ms.MetaStep(gradient, net, torch.optim.Adam(net.parameters(), lr=2e-3))
     start = time.perf_counter()
     for k in track(range(iterations), description=f"{name:14s}"):
-        ms.write_grads(meta, step(meta, waves(k)).grad)
-        optimizer.step()
+        step(waves(k))
     return time.perf_counter() - start
 
 
-def draw(axes: "matplotlib.axes.Axes", net: nn.Module, method: ms.Estimator, task: ms.Task) -> None:
+def draw(axes: "matplotlib.axes.Axes", net: nn.Module, gradient: ms.MetaGradient, task: ms.Task) -> None:
     x = torch.linspace(-5, 5, 200)[:, None]
     with torch.no_grad():
         axes.plot(x, ms.apply(net, ms.parameters(net), x), ":", color="tab:gray", label="before adaptation")
         axes.plot(
             x,
-            ms.apply(net, method.adapt(ms.parameters(net), task), x),
+            ms.apply(net, gradient.adapt(net, task), x),
             color="tab:blue",
             label=f"after {STEPS} steps",
         )
@@ -82,25 +79,22 @@ def main() -> None:
 
     console = Console()
     table = Table(title=f"Sine waves from {SHOTS} points, {STEPS} inner steps: squared error on 500 new waves")
-    for column in ("method", "products per task", "before", "after adaptation", "seconds"):
+    for column in ("method", "before", "after adaptation", "seconds"):
         table.add_column(column, justify="left" if column == "method" else "right")
 
     figure, rows = plt.subplots(2, 3, figsize=(12, 6), sharex=True, sharey="row", constrained_layout=True)
-    for column, name in enumerate(methods(ms.few_shot(network(), F.mse_loss))):
+    for column, name in enumerate(METHODS):
         net = network()
-        method = methods(ms.few_shot(net, F.mse_loss))[name]
-        seconds = train(net, method, options.iterations, name)
+        gradient = gradient_of(net, name)
+        seconds = train(net, gradient, options.iterations, name)
         test = waves(TEST_SEED, 500)
-        with ms.counting() as counts:
-            after = ms.over_tasks(method)(ms.parameters(net), test).loss
         with torch.no_grad():
-            before = F.mse_loss(net(test.query[0]), test.query[1])
-        table.add_row(name, str(counts.products), f"{before:.2f}", f"{after:.3f}", f"{seconds:.0f}")
+            before, after = F.mse_loss(net(test.query[0]), test.query[1]), gradient.loss(net, test)
+        table.add_row(name, f"{before:.2f}", f"{after:.3f}", f"{seconds:.0f}")
         rows[0, column].set_title(f"{name}: error {float(after):.3f}")
         for row in (0, 1):
-            draw(
-                rows[row, column], net, method, ms.Task(*(tuple(t[row] for t in part) for part in waves(TEST_SEED + 1)))
-            )
+            new = ms.Task(*(tuple(t[row] for t in part) for part in waves(TEST_SEED + 1)))
+            draw(rows[row, column], net, gradient, new)
     rows[0, 0].legend(fontsize="small")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.out, dpi=120)

@@ -28,36 +28,27 @@ def test_gradient_difference_follows_the_definition() -> None:
     assert bool((smaller < 1e-4).all())
 
 
+def gradients(problem: ms.Problem, steps: int, lr: float, **methods: ms.methods.Method) -> dict[str, ms.MetaGradient]:
+    return {name: ms.MetaGradient(problem, method, ms.SGD(lr), steps=steps) for name, method in methods.items()}
+
+
 def test_compare_tells_what_a_method_loses_and_costs() -> None:
     p, meta, tasks = case("regression")
-    sgd = ms.SGD(0.05, momentum=0.9)
-    rows = {
-        row.method: row
-        for row in ms.compare(
-            {
-                "MAML": ms.maml(p, sgd, 8),
-                "Multi-step(1)": ms.multi_step(p, sgd, 8, 1),
-                "Multi-step(4)": ms.multi_step(p, sgd, 8, 4),
-                "FO-MAML": ms.fo_maml(p, sgd, 8),
-                "iMAML": ms.imaml(p, ms.SGD(0.05), 8),
-            },
-            meta,
-            tasks,
-            chunk_size=2,
-        )
-    }
-    assert rows["MAML"].cosine == pytest.approx(1)
-    assert rows["MAML"].relative_error == rows["Multi-step(1)"].relative_error == 0
-    assert 0 < rows["Multi-step(4)"].relative_error < 1
-    assert (rows["MAML"].gradients, rows["MAML"].products) == (9, 8)
-    assert (rows["Multi-step(4)"].gradients, rows["Multi-step(4)"].products) == (3, 2)
-    assert (rows["FO-MAML"].gradients, rows["FO-MAML"].products) == (9, 0)
+    methods = {"one": ms.MultiStep(1), "four": ms.MultiStep(4), "first_order": ms.FOMAML(), "imaml": ms.IMAML()}
+    named = gradients(p, 8, 0.05, maml=ms.MAML(), **methods)
+    rows = {row.method: row for row in ms.compare(named, meta, tasks)}
+    assert rows["maml"].cosine == pytest.approx(1)
+    assert rows["maml"].relative_error == rows["one"].relative_error == 0
+    assert 0 < rows["four"].relative_error < 1
+    assert (rows["maml"].gradients, rows["maml"].products) == (9, 8)
+    assert (rows["four"].gradients, rows["four"].products) == (3, 2)
+    assert (rows["first_order"].gradients, rows["first_order"].products) == (9, 0)
     assert all(row.seconds > 0 and row.peak_bytes > 0 for row in rows.values())
 
 
 def test_compare_measures_against_the_named_reference() -> None:
     p, meta, tasks = case("regression")
-    methods = {"FO": ms.fo_maml(p, ms.SGD(0.1), 4), "MAML": ms.maml(p, ms.SGD(0.1), 4)}
+    methods = gradients(p, 4, 0.1, FO=ms.FOMAML(), MAML=ms.MAML())
     told: list[tuple[int, int]] = []
     first_order, exact = ms.compare(
         methods, meta, tasks, reference="MAML", repeats=1, progress=lambda *done: told.append(done)
@@ -70,7 +61,7 @@ def test_compare_measures_against_the_named_reference() -> None:
 def test_memory_is_measured_where_the_tensors_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine with a GPU, too, tensors may be on the CPU"""
     p, meta, tasks = case("regression")
-    methods = {"MAML": ms.maml(p, ms.SGD(0.1), 4)}
+    methods = gradients(p, 4, 0.1, MAML=ms.MAML())
     (expected,) = ms.compare(methods, meta, tasks, repeats=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

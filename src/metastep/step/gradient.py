@@ -6,10 +6,11 @@ engine runs, and why nothing faster does.
 """
 
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from functools import cached_property, partial, wraps
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,20 @@ from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Asked, Served, served
 from metastep.step.mapped import Keep, at_once, mapped, started
 from metastep.step.surrogate import loss_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def left_alone(function: Callable[P, T]) -> Callable[P, T]:
+    """Keep a torch.compile around the caller out of the function: it would trace the guards away."""
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        run = torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function  # type: ignore[no-untyped-call]
+        return run(*args, **options)
+
+    return call
 
 
 class Engine(NamedTuple):
@@ -127,6 +142,7 @@ class MetaGradient:
         """The method on one task: a function (meta, task) -> Estimate, and the specification of all engines."""
         return self.method.estimator(self.loop)
 
+    @left_alone
     def __call__(self, meta: Any, tasks: Any, *, keep: Keep = None, start: Any = None) -> Estimate:
         """Return the meta-gradient, the mean over tasks.
 
@@ -155,14 +171,14 @@ class MetaGradient:
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
-        if not torch.compiler.is_compiling():
-            require_finite(self._estimator_of(start), meta, tasks, found)
+        require_finite(self._estimator_of(start), meta, tasks, found)
         return found
 
     def unchecked(self, meta: Tree, tasks: Any) -> Estimate:
         """Return the same for stacked tasks, without looking at any value, which would wait for a GPU."""
         return self.engine(meta, tasks).run(meta, tasks)
 
+    @left_alone
     def loss(self, meta: Any, tasks: Any, *, start: Any = None) -> Tensor:
         """Return the outer loss as a scalar whose `.backward()` adds the meta-gradient to `.grad`.
 
@@ -198,6 +214,7 @@ class MetaGradient:
             return loss_of(lambda theta: self(theta, tasks, start=start), meta)
         return self.judge(meta, tasks, start=start).loss
 
+    @left_alone
     def judge(self, meta: Any, tasks: Any, *, start: Any = None) -> Estimate:
         """Return the outer loss and the metrics alone; `grad` is empty.
 
@@ -244,6 +261,7 @@ class MetaGradient:
         own = {id(leaf) for leaf in tree_leaves(params)}
         return map_tree(lambda leaf: leaf if id(leaf) in own else leaf.requires_grad_(), meta)
 
+    @left_alone
     def adapt(self, meta: Any, task: Any) -> Tree:
         """Return φ after the inner loop on one task. `ms.as_module(net, φ)` makes a module of it.
 
@@ -335,7 +353,6 @@ class MetaGradient:
             return None, str(reason)
 
     def _mapped(self, keep: Keep, chunk_size: int | None) -> Callable[[Tree, Any, Any], Estimate]:
-        """Made once: torch.compile knows functions by their identity"""
         if (keep, chunk_size) not in self._maps:
             self._maps[keep, chunk_size] = mapped(self.method, self.loop, chunk_size, keep)
         return self._maps[keep, chunk_size]

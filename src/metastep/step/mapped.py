@@ -6,7 +6,6 @@ BatchNorm.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -81,13 +80,7 @@ def mapped(
         state = _joined(kept, steps[-1]) if keep else None
         return Estimate(each["loss"].mean(), scale(1 / number, total), each, state)
 
-    # torch.compile keeps its recompilation limit, and which numbers it has seen change, for each code object.
-    # Estimators that differ in a rate are different functions, so each gets its own; sharing one fails at the ninth.
-    estimate.__code__ = estimate.__code__.replace(co_name=f"estimate_{next(_serial)}")
     return estimate
-
-
-_serial = count()
 
 
 def at_once(tasks: Any, number: int) -> int:

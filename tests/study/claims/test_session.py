@@ -249,9 +249,9 @@ def test_a_run_that_diverges_or_is_taken_does_not_hold_up_the_others(monkeypatch
     monkeypatch.setitem(few_shot_presets.PRESETS, MAML, wild)
     failed = call("--only", "T4.17,T4.29")
     assert failed.exit_code == 2
-    assert "1 of the runs could not go on. omniglot-5w1s-maml, seed 0: iteration 1" in failed.output
+    assert "1 of the runs could not go on. omniglot-5w1s-maml, seed 0: update 1" in failed.output
     assert claim("T4.17")["verdict"] == "not run"
-    assert "iteration 1" in claim("T4.17")["note"]
+    assert "update 1" in claim("T4.17")["note"]
     assert claim("T4.29")["verdict"] == "short"
     with Run.open(Path("runs/reproduce", f"{MAML}-seed0")).lock():
         taken = call("--only", "T4.17")

@@ -102,7 +102,7 @@ def test_one_that_fails_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyP
     assert failed.exit_code == 2
     assert "2 of the runs could not go on." in failed.output
     assert claim("T4.21")["verdict"] == "not run"
-    assert "iteration 1" in claim("T4.21")["note"]
+    assert "update 1" in claim("T4.21")["note"]
     assert claim("T4.17")["note"] == "Its runs were not made yet."  # another process is at it
     assert claim("T4.29")["verdict"] == "short"
 

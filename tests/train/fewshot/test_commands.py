@@ -66,7 +66,7 @@ def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.Mon
             ["--preset", "tiny", "--net", "tests.train.fewshot.helpers:broken"],
             "could not be built: 'no such' (KeyError)",
         ),
-        (["--preset", "tiny", "--method", "maml_pp", "--weights", "1,2,3"], "3 weights for"),
+        (["--preset", "tiny", "--method", "maml_pp", "--weights", "1,2,3"], "weights: 3 for 4 windows"),
         (["--preset", "tiny", "--ways", "1"], "--ways = 1: it must be at least 2"),
         (["--preset", "tiny", "--ways", "9"], "9-way episodes need 9 classes"),
         (["--preset", "tiny", "--shots", "9"], "9 shots and 2 queries need 11 images"),

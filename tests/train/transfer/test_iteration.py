@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
+from metastep.core.counting import counting
 from metastep.core.memory import peak_bytes
 from metastep.core.optimizers import State
 from metastep.core.trees import tree_flatten, tree_leaves
@@ -184,7 +185,7 @@ def test_theta_is_untouched_without_transfer_steps_or_learning(method: Method) -
 def test_work_of_an_iteration(name: str, products: int, gradients: int) -> None:
     """T/n + 1 second-order products; gradients: the real step, T/n windows, L_acc, the outer loss"""
     target, guided = parts()
-    with ms.counting() as counts:
+    with counting() as counts:
         trained(METHODS[name], target, guided, [0.1])
     assert (counts.products, counts.gradients) == (products, gradients)
 
@@ -353,7 +354,9 @@ def test_the_self_test_of_l2t(rate: Any) -> None:
         lambda task, lengths: [Window(loss, (), n) for n in lengths],
         lambda params, meta, task: (params["a"] * params["b"]).mean(),
     )
-    estimate = ms.unrolled(InnerLoop(problem, method.inner(rate), (1,) * 10))(torch.zeros(2, 2).double(), None)
+    estimate = ms.estimators.unrolled(InnerLoop(problem, method.inner(rate), (1,) * 10))(
+        torch.zeros(2, 2).double(), None
+    )
     expected = torch.tensor([[-1.1952, -7.1712], [1.1952, 0.0]]).double()
     torch.testing.assert_close(estimate.grad, expected, atol=1e-4, rtol=1e-4)
 
