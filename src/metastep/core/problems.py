@@ -17,6 +17,7 @@ from metastep.core.optimizers import State
 from metastep.core.options import Bound, require_number
 from metastep.core.random import orders, stream
 from metastep.core.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
+from metastep.core.value import Value
 from metastep.core.windows import Loss, Problem, Window
 from metastep.errors import MetastepError
 
@@ -169,8 +170,8 @@ def few_shot(
     return FewShot(module, loss, metrics).problem()
 
 
-@dataclass(frozen=True)
-class FewShot:
+@dataclass(frozen=True, eq=False)
+class FewShot(Value):
     """Describe few-shot learning by a module, its loss and its metrics. `few_shot` makes the problem of it.
 
     Args:
@@ -196,9 +197,6 @@ class FewShot:
     def __post_init__(self) -> None:
         require_usable(self.module)
         require_few_shot(self.loss, self.metrics)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FewShot, (self.module, self.loss, self.metrics)
 
     def problem(self) -> Problem:
         start, inner, outer = (_Part(self, name) for name in ("start", "inner_loss", "outer_loss"))

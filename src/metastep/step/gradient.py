@@ -5,7 +5,6 @@ kernels on a GPU, in PyTorch elsewhere. Everything else is mapped over tasks (`m
 engine runs, and why nothing faster does.
 """
 
-import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
@@ -26,8 +25,9 @@ from metastep.core.options import require_takes_options
 from metastep.core.problems import few_shot_of, in_batches
 from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
+from metastep.core.value import Value
 from metastep.core.windows import InnerLoop, Problem, Steps
-from metastep.errors import MetastepError, first_line
+from metastep.errors import MetastepError
 from metastep.step.arguments import (
     USAGE,
     require_constant,
@@ -65,11 +65,12 @@ class Engine(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True, repr=False)
-class MetaGradient:
+@dataclass(frozen=True, eq=False, repr=False)
+class MetaGradient(Value):
     """Describe a meta-gradient; called with (meta, tasks), it gives an `Estimate`.
 
     A MetaGradient is immutable and printable. Two are equal if their parts are. It pickles if its functions do.
+    Several threads may call it; one computes at a time.
 
     Args:
         problem: What is learned: `few_shot(net, loss)`, or a `Problem` of three functions.
@@ -116,17 +117,13 @@ class MetaGradient:
         require_parts(self.problem, self.method, self.inner)
         require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
         _ = self.loop  # says at once what does not fit
+        if isinstance(self.steps, list):
+            object.__setattr__(self, "steps", tuple(self.steps))  # so that nobody changes them afterwards
 
     def __repr__(self) -> str:
         options = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.kw_only]
         told = [option for option in options if not option.endswith(("=None", "=False"))]
         return f"MetaGradient({', '.join([_named(self.problem), repr(self.method), repr(self.inner), *told])})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, part in given.items():
-            _require_pickles(name, part)
-        return partial(MetaGradient, **given), ()
 
     @cached_property
     def loop(self) -> InnerLoop:
@@ -455,13 +452,3 @@ def _named(problem: Problem) -> str:
         return "Problem(…)"
     loss = getattr(few_shot.loss, "__name__", type(few_shot.loss).__name__)
     return f"few_shot({type(few_shot.module).__name__}, {loss})"
-
-
-def _require_pickles(name: str, part: Any) -> None:
-    try:
-        pickle.dumps(part)
-    except Exception as error:  # pickle raises whatever a part's own code does
-        raise MetastepError(
-            f"the {name} of this MetaGradient cannot be pickled ({first_line(error)}). Define its functions at the top "
-            "level of a module instead of as a lambda or inside a function."
-        ) from None
