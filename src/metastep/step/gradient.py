@@ -5,11 +5,10 @@ kernels on a GPU, in PyTorch elsewhere. Everything else is mapped over tasks (`m
 engine runs, and why nothing faster does.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property, partial, wraps
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +27,7 @@ from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes
 from metastep.core.value import Value
 from metastep.core.windows import InnerLoop, Problem, Steps
 from metastep.errors import MetastepError
+from metastep.step.apart import apart
 from metastep.step.arguments import (
     USAGE,
     require_constant,
@@ -41,20 +41,6 @@ from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Asked, Served, served
 from metastep.step.mapped import Keep, at_once, mapped, started
 from metastep.step.surrogate import loss_of
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def left_alone(function: Callable[P, T]) -> Callable[P, T]:
-    """Keep a torch.compile around the caller out of the function: it would trace the guards away."""
-
-    @wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        run = torch.compiler.disable(function) if "torch._dynamo" in sys.modules else function  # type: ignore[no-untyped-call]
-        return run(*args, **options)
-
-    return call
 
 
 class Engine(NamedTuple):
@@ -139,7 +125,7 @@ class MetaGradient(Value):
         """The method on one task: a function (meta, task) -> Estimate, and the specification of all engines."""
         return self.method.estimator(self.loop)
 
-    @left_alone
+    @apart
     def __call__(self, meta: Any, tasks: Any, *, keep: Keep = None, start: Any = None) -> Estimate:
         """Return the meta-gradient, the mean over tasks.
 
@@ -171,11 +157,15 @@ class MetaGradient(Value):
         require_finite(self._estimator_of(start), meta, tasks, found)
         return found
 
+    @apart
     def unchecked(self, meta: Tree, tasks: Any) -> Estimate:
-        """Return the same for stacked tasks, without looking at any value, which would wait for a GPU."""
+        """Return the same without looking at any value, which would wait for a GPU."""
+        if isinstance(tasks, list) and not _alike(tasks):
+            return mean_of([self.unchecked(meta, [task]) for task in tasks])
+        tasks = self._stacked(tasks)
         return self.engine(meta, tasks).run(meta, tasks)
 
-    @left_alone
+    @apart
     def loss(self, meta: Any, tasks: Any, *, start: Any = None) -> Tensor:
         """Return the outer loss as a scalar whose `.backward()` adds the meta-gradient to `.grad`.
 
@@ -211,7 +201,7 @@ class MetaGradient(Value):
             return loss_of(lambda theta: self(theta, tasks, start=start), meta)
         return self.judge(meta, tasks, start=start).loss
 
-    @left_alone
+    @apart
     def judge(self, meta: Any, tasks: Any, *, start: Any = None) -> Estimate:
         """Return the outer loss and the metrics alone; `grad` is empty.
 
@@ -258,7 +248,7 @@ class MetaGradient(Value):
         own = {id(leaf) for leaf in tree_leaves(params)}
         return map_tree(lambda leaf: leaf if id(leaf) in own else leaf.requires_grad_(), meta)
 
-    @left_alone
+    @apart
     def adapt(self, meta: Any, task: Any) -> Tree:
         """Return φ after the inner loop on one task. `ms.as_module(net, φ)` makes a module of it.
 
@@ -272,6 +262,7 @@ class MetaGradient(Value):
         require_order(meta, task)
         return self.estimator.adapt(tree_of(meta), task)
 
+    @apart
     def at(self, meta: Any, task: Any, params: Any) -> Estimate:
         """Differentiate implicitly at a solution that you bring; no inner step is made.
 
