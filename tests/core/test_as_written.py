@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import metastep as ms
-from metastep.core.hidden import Hidden
+from metastep.core.guards import Hidden
 from metastep.core.torch_optimizers import from_optimizer
 from tests.core.as_written import gradient_of, one, regression, squared, squared_error
 from tests.core.helpers import relative_error

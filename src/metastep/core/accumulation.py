@@ -13,10 +13,10 @@ from torch import Tensor
 from metastep.core.curvature import reverse_over_reverse
 from metastep.core.custom_losses import ByHand, OuterByHand
 from metastep.core.derivatives import grad, grad_and_value
-from metastep.core.noise import replayed
+from metastep.core.guards import Guarded
 from metastep.core.problems import with_losses
 from metastep.core.trees import Tree, add, map_tree, scale, tree_leaves
-from metastep.core.windows import Loss, Problem, Window, outer_value, scalar
+from metastep.core.windows import Loss, Problem, Window, outer_value
 from metastep.errors import MetastepError
 
 
@@ -46,7 +46,7 @@ def shares(examples: Any, size: int) -> Iterator[tuple[float, Any]]:
 
 
 def _by_parts(loss: Loss, size: int) -> ByHand:
-    drawn: defaultdict[int, Loss] = defaultdict(lambda: replayed(loss))  # each part draws noise of its own, once
+    drawn: defaultdict[int, Loss] = defaultdict(lambda: Guarded(loss))  # each part draws noise of its own, once
 
     def looks(batch: Any) -> Iterator[tuple[float, Window]]:
         return ((share, Window(drawn[i], part, 1)) for i, (share, part) in enumerate(shares(batch, size)))
@@ -55,7 +55,7 @@ def _by_parts(loss: Loss, size: int) -> ByHand:
         return _mean((share, look.loss(params, meta, look.batch)) for share, look in looks(batch))  # type: ignore[no-any-return]
 
     def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
-        return _mean((share, grad(scalar(look.loss))(params, meta, look.batch)) for share, look in looks(batch))
+        return _mean((share, grad(look.loss)(params, meta, look.batch)) for share, look in looks(batch))
 
     def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
         both = (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 
-from metastep.core.hidden import Hidden
+from metastep.core.guards import Hidden
 from metastep.core.options import Bound, require_options
 from metastep.core.registry import register
 from metastep.core.trees import Tree, add_scaled, dot, map_tree, normal_like, scale, subtract, zeros_like

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.core.constants import with_constants
 from metastep.core.derivatives import grad_and_value
 from metastep.core.estimators import Estimate, Estimator, Final, forward
+from metastep.core.guards import with_constants
 from metastep.core.method import Method
 from metastep.core.optimizers import State
 from metastep.core.registry import register

@@ -1,4 +1,4 @@
-"""What users give, and what their functions return, looked at before it is used: the core itself is free of this."""
+"""Check what users give, and what their functions return, before it is used."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from metastep.core.guards import require_scalar
 from metastep.core.trees import Tree, difference, is_number, shapes, tree_flatten, tree_leaves
 from metastep.errors import MetastepError
 
@@ -210,42 +211,3 @@ def require_other_names(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
     if "loss" in metrics:
         raise MetastepError("a metric is called 'loss', but that is the outer loss of each task. Choose another name.")
     return metrics
-
-
-def require_scalar(value: Any, what: str) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise MetastepError(
-            f"{what} must be a tensor, not {type(value).__name__}. Return one number for each task, made by torch."
-        )
-    if value.dim() != 0:
-        shape = tuple(value.shape)
-        raise MetastepError(f"{what} must be one number for each task, not {shape}. Reduce it with .mean() or .sum().")
-    if not value.is_floating_point():
-        raise MetastepError(
-            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient. Return a loss "
-            "that is differentiable."
-        )
-    return value
-
-
-def versions(data: Any) -> list[int]:
-    """How often each tensor was written to; mapped ones are looked at by who maps them"""
-    if torch.compiler.is_compiling():
-        return []
-    return [leaf._version for leaf in tree_leaves(data) if _is_counted(leaf)]
-
-
-def require_unwritten(data: Any, before: list[int]) -> None:
-    if versions(data) != before:
-        raise MetastepError(
-            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do. The sweep returns to the data, so "
-            "the meta-gradient would be wrong; and the data are changed now. Write x = x + 1."
-        )
-
-
-def _is_counted(leaf: Any) -> bool:
-    return (
-        isinstance(leaf, torch.Tensor)
-        and not leaf.is_inference()
-        and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
-    )

@@ -11,12 +11,12 @@ from torch.func import vmap
 
 from metastep.core.counting import counting
 from metastep.core.estimators import Estimate, Estimator
-from metastep.core.explain import explained
 from metastep.core.memory import peak_bytes
 from metastep.core.modules import tree_of
-from metastep.core.noise import Generators, generators, set_generators
 from metastep.core.optimizers import InnerOptimizer
+from metastep.core.random import Generators, generators, set_generators
 from metastep.core.tasks import require_order, stack
+from metastep.core.torch_errors import explained
 from metastep.core.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
 from metastep.core.windows import Problem, Steps, inner_loop, task_gradient
 from metastep.errors import MetastepError
@@ -144,7 +144,7 @@ def compare(
     if reference not in methods:
         raise MetastepError(f"the reference {reference!r} is not among the methods: {', '.join(methods)}.")
     tasks = stack(tasks) if isinstance(tasks, list) else tasks
-    drawn = generators()
+    drawn = generators(others=True)
     progress(0, len(methods))
     exact = _double(methods[reference](meta, tasks).grad)
     rows = []

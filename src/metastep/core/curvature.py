@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from metastep.core.approximate_curvature import CentralDifference, GaussianSmoothing, ZerothOrder
-from metastep.core.constants import with_constants
 from metastep.core.counting import count_product
 from metastep.core.derivatives import grad, vjp
+from metastep.core.guards import guarded
 from metastep.core.registry import register
 from metastep.core.trees import Tree, split_floats, zeros_like
-from metastep.core.windows import Loss, Window, scalar
+from metastep.core.windows import Loss, Window
 
 __all__ = ["CentralDifference", "Curvature", "GaussianSmoothing", "ZerothOrder", "exact", "exact_forward"]
 
@@ -50,7 +50,7 @@ def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tr
 
 def reverse_over_reverse(loss: Loss, params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
     """Pull a direction back through ∂L/∂φ to φ and θ."""
-    gradient = grad(with_constants(scalar(loss)))
+    gradient = grad(guarded(loss).twice)
     return vjp(lambda p, m: gradient(p, m, batch), params, meta)[1](direction)  # type: ignore[no-any-return]
 
 
@@ -75,7 +75,7 @@ def exact_forward(window: Window, params: Tree, meta: Tree, direction: Tree) -> 
         tensor(12.) tensor(12.)
     """
     count_product()
-    gradients = torch.func.grad(with_constants(scalar(window.loss)), argnums=(0, 1))
+    gradients = torch.func.grad(guarded(window.loss).twice, argnums=(0, 1))
     # The batch gets a tangent of zeros: without any, mse_loss fails, and so does a compiled matmul on a GPU.
     numbers, rebuild = split_floats(window.batch)
     still = zeros_like(numbers)

@@ -5,19 +5,34 @@ plain backward does: functions of the old kind, hooks, gradients in a loss. The 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.func
 from torch import Tensor
-from torch.autograd.graph import disable_saved_tensors_hooks
 
-from metastep.core.noise import is_recorded
+from metastep.core.in_place import Lent, of_both
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 from metastep.errors import MetastepError
 
-_followed: list[bool] = []
+_recording: list[bool] = []
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Trace what runs inside, to run it again as it is."""
+    _recording.append(True)
+    try:
+        yield
+    finally:
+        _recording.pop()
+
+
+def is_recorded() -> bool:
+    """Return whether calls are traced, compiled or captured: generators cannot be set back, and no number is known."""
+    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return bool(_recording) or torch.compiler.is_compiling() or capturing
 
 
 def is_transformed() -> bool:
@@ -56,11 +71,11 @@ def grad_and_value(
         if not by_autograd():
             return torch.func.grad_and_value(function, argnums, has_aux)(*args)
         chosen = (argnums,) if isinstance(argnums, int) else argnums
-        with _following() as again:
-            args = tuple(_watched(arg, again) if i in chosen else arg for i, arg in enumerate(args))
+        with followed() as graph:
+            args = tuple(_watched(arg, graph.again) if i in chosen else arg for i, arg in enumerate(args))
             value = function(*args)
-            found = _pulled([value[0] if has_aux else value], [None], tuple(args[i] for i in chosen), again)
-        return found[0] if isinstance(argnums, int) else found, _left(value, again)
+            found = _pulled([value[0] if has_aux else value], [None], tuple(args[i] for i in chosen), graph)
+        return found[0] if isinstance(argnums, int) else found, _left(value, graph.again)
 
     return both
 
@@ -69,29 +84,64 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     """function(*primals), and what pulls a cotangent back to them, once"""
     if not by_autograd():
         return torch.func.vjp(function, *primals)[:2]
-    with _following() as again:
-        watched = tuple(_watched(primal, again) for primal in primals)
+    with followed() as graph:
+        watched = tuple(_watched(primal, graph.again) for primal in primals)
         value = function(*watched)
 
     def pull(cotangent: Any) -> Any:
-        return _pulled(tree_leaves(value), tree_leaves(cotangent), watched, again)
+        return _pulled(tree_leaves(value), tree_leaves(cotangent), watched, graph)
 
-    return _left(value, again), pull
+    return _left(value, graph.again), pull
+
+
+class Graph:
+    """What autograd follows, and the tensors that modules had in place meanwhile."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+        """Whether its derivative is to be differentiated again."""
+        self._lent: dict[int, Lent] = {}
+
+    def keep(self, lent: Lent) -> None:
+        module = id(lent.inventory.module)
+        earlier = self._lent.get(module)
+        self._lent[module] = lent if earlier is None else of_both(earlier, lent)
+
+    def extend(self, inner: "Graph") -> None:
+        for lent in inner._lent.values():
+            self.keep(lent)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Enter around each backward: checkpoints and reversible nets call a module again there, and it must hold φ."""
+        with ExitStack() as stack:
+            for lent in self._lent.values():
+                stack.callback(lent.inventory.restore)
+                stack.enter_context(lent)
+            yield
+
+
+_followed: list[Graph] = []
 
 
 @contextmanager
-def _following() -> Iterator[bool]:
-    """Autograd follows what is computed; gives whether its derivative is to be differentiated again.
-
-    What is computed again in a backward would find a module with parameters of its own: functional_call is over then.
-    """
-    again = bool(_followed) and torch.is_grad_enabled()
-    _followed.append(True)
+def followed() -> Iterator[Graph]:
+    """Let autograd follow what is computed inside."""
+    graph = Graph(again=bool(_followed) and torch.is_grad_enabled())
+    _followed.append(graph)
     try:
-        with torch.enable_grad(), disable_saved_tensors_hooks("there must be no saved tensor hooks here"):
-            yield again
+        with torch.enable_grad():
+            yield graph
     finally:
         _followed.pop()
+        if _followed:
+            _followed[-1].extend(graph)
+
+
+def keep_in_place(lent: Lent) -> None:
+    """Say what a module has in place in a call, for the backward of that call."""
+    if _followed:
+        _followed[-1].keep(lent)
 
 
 def _watched(tree: Tree, again: bool) -> Tree:
@@ -104,15 +154,16 @@ def _left(tree: Tree, again: bool) -> Tree:
     return tree if again else map_tree(lambda x: x.detach(), tree)
 
 
-def _pulled(values: list[Tensor], along: list[Any], at: Tree, again: bool) -> Any:
+def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> Any:
     """Σ along · ∂value/∂at; zeros where no value depends on it"""
     leaves, spec = tree_flatten(at)
     pairs = [pair for pair in zip(values, along, strict=True) if pair[0].requires_grad]
     if not pairs or not leaves:
         return zeros_like(at)
     outputs, directions = zip(*pairs, strict=True)
-    found = torch.autograd.grad(outputs, leaves, directions, create_graph=again, materialize_grads=True)
-    if again:
+    with graph.in_place():
+        found = torch.autograd.grad(outputs, leaves, directions, create_graph=graph.again, materialize_grads=True)
+    if graph.again:
         _require_followed(found)
     return tree_unflatten(list(found), spec)
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metastep.core import noise
 from metastep.core.checkpointing import STORED, rewind, store
-from metastep.core.checks import require_one_each, require_unwritten, versions
+from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient
 from metastep.core.curvature import Curvature, exact
 from metastep.core.derivatives import followable, grad_and_value, vjp
-from metastep.core.explain import explained
+from metastep.core.guards import require_unwritten, undrawn, versions
 from metastep.core.optimizers import State
 from metastep.core.problems import require_shared_space
 from metastep.core.solvers import Solver
+from metastep.core.torch_errors import explained
 from metastep.core.trees import Tree, add, add_scaled, hollow_like, scale, subtract
 from metastep.core.windows import Checkpointed, InnerLoop, Problem, Window, outer_value
 from metastep.errors import MetastepError, require_positive
@@ -231,7 +231,7 @@ def pull_window(
         after = loop.inner.advance(State(params, memory, state.step), grad, meta, window.steps)
         return after.params, after.memory
 
-    once = noise.refused(advance, "an inner optimizer, or a rate of it,")
+    once = undrawn(advance, "an inner optimizer, or a rate of it,")
     pull = vjp(once, state.params, state.memory, point.grad, meta)[1]
     d_params, d_memory, d_grad, d_rates = pull((adjoint.params, adjoint.memory))
     h, c = curvature(window, state.params, meta, d_grad)
@@ -243,7 +243,7 @@ def pull_start(loop: InnerLoop, meta: Tree, task: Any, adjoint: Adjoint, swept: 
 
     If the sweep was cut, its Λ stands for Λ₀, without the part of the memory.
     """
-    start, pull = vjp(noise.refused(lambda meta: loop.begin(meta, task)[:2], "the start of a problem"), meta)[:2]
+    start, pull = vjp(undrawn(lambda meta: loop.begin(meta, task)[:2], "the start of a problem"), meta)[:2]
     memory = adjoint.memory if swept else hollow_like(start[1])
     return add(adjoint.meta, pull((adjoint.params, memory))[0])
 

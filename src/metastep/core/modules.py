@@ -12,10 +12,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from metastep.core.checks import versions
-from metastep.core.derivatives import is_differentiated
-from metastep.core.hidden import require_shown
-from metastep.core.noise import is_recorded
+from metastep.core.derivatives import is_differentiated, is_recorded, keep_in_place
+from metastep.core.guards import current_session, require_shown, versions
+from metastep.core.in_place import Inventory
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
 
@@ -111,17 +110,25 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."
         )
-    parts = dict(module.named_modules())
-    _require_plain(parts)
-    recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts.values())
+    if torch.compiler.is_compiling():
+        return _traced(module, params, inputs)
+    here = current_session()
+    inventory = here.inventory(module) if here else Inventory(module)
+    _require_plain(inventory.parts)
+    recurrent = _is_recurrent(inventory.parts)
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     # What is written into a buffer is discarded.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
-    placed = _in_all_places(module, {**buffers, **params})
-    others = [x for part in parts.values() for x in vars(part).values() if isinstance(x, Tensor)]
+    lent = inventory.lend(_by_identity(module, {**buffers, **params}))
+    keep_in_place(lent)
+    others = inventory.others()
     before = versions(others)
-    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
-        result = functional_call(module, placed, inputs, tie_weights=False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext(), lent:
+            result = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+    except BaseException:
+        inventory.restore()
+        raise
     if versions(others) != before and is_differentiated():
         raise MetastepError(
             f"{type(module).__name__} writes into a tensor of its own that is not a buffer. The sweep calls the module "
@@ -129,6 +136,22 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
             "is restored after every call."
         )
     return result
+
+
+def _traced(module: nn.Module, params: Tree, inputs: Any) -> Any:
+    """Dynamo follows functional_call, and restores by itself what a module holds"""
+    parts = dict(module.named_modules())
+    _require_plain(parts)
+    recurrent = _is_recurrent(parts)
+    params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
+    placed = _in_all_places(module, _by_identity(module, {**buffers, **params}))
+    with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
+        return functional_call(module, placed, inputs, tie_weights=False)
+
+
+def _is_recurrent(parts: Mapping[str, nn.Module]) -> bool:
+    return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts.values())
 
 
 def as_module(module: nn.Module, params: Tree) -> nn.Module:
@@ -165,26 +188,8 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
     return made
 
 
-@contextmanager
-def held(module: nn.Module) -> Iterator[None]:
-    """Undo what the parts of a module keep of a call: the next look at a window must find them as they were."""
-    parts = [] if torch.compiler.is_compiling() else list(module.modules())
-    before = [(kept, dict(kept)) for part in parts for kept in (vars(part), part._buffers)]
-    try:
-        yield
-    finally:
-        for kept, earlier in before:
-            kept.update(earlier)
-            for name in kept.keys() - earlier.keys():
-                del kept[name]
-
-
-def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
-    """Return the tensors by every place that they belong in: tied weights have several.
-
-    A part that occurs twice has several names and one place. PyTorch ties by names, and would leave the replaced
-    tensors behind in such a part.
-    """
+def _by_identity(module: nn.Module, tensors: Tree) -> dict[int, Tensor]:
+    """Return the tensors by the ids of those that they replace: tied weights have several names, and one identity."""
     both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     named = {name: id(own) for name, own in both}
     if unknown := tensors.keys() - named.keys():
@@ -192,7 +197,16 @@ def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
             f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as ms.parameters(module) "
             "does."
         )
-    given, placed = {named[name]: tensor for name, tensor in tensors.items()}, {}
+    return {named[name]: tensor for name, tensor in tensors.items()}
+
+
+def _in_all_places(module: nn.Module, given: dict[int, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors by every place that they belong in.
+
+    A part that occurs twice has several names and one place. PyTorch ties by names, and would leave the replaced
+    tensors behind in such a part.
+    """
+    placed = {}
     for path, part in module.named_modules():  # each once
         for local, own in (*part._parameters.items(), *part._buffers.items()):
             if id(own) in given:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from metastep.core.checks import require_takes
-from metastep.core.noise import is_recorded
+from metastep.core.derivatives import is_recorded
 from metastep.core.registry import KINDS, named, names
 from metastep.core.trees import is_number, tree_leaves
 from metastep.errors import MetastepError, did_you_mean

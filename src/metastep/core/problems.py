@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from metastep.core.checks import require_few_shot, require_problem, require_takes, require_windows
 from metastep.core.custom_losses import ByHand, of_params_by_hand, pulled_by_hand
-from metastep.core.modules import apply, held, require_usable, theta_of
-from metastep.core.noise import refused
+from metastep.core.guards import undrawn
+from metastep.core.modules import apply, require_usable, theta_of
 from metastep.core.optimizers import State
 from metastep.core.options import Bound, require_number
 from metastep.core.random import orders, stream
@@ -213,15 +213,13 @@ class FewShot(Value):
     def inner_loss(self, params: Tree, meta: Tree, batch: tuple[Any, Any]) -> Tensor:
         del meta
         x, y = batch
-        with held(self.module):
-            return self.loss(apply(self.module, params, x), y)
+        return self.loss(apply(self.module, params, x), y)
 
     def outer_loss(self, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
         del meta
         x, y = task.query
-        with held(self.module):
-            prediction = apply(self.module, params, x)
-            return self.loss(prediction, y), _measured(self.metrics or {}, prediction, y)
+        prediction = apply(self.module, params, x)
+        return self.loss(prediction, y), _measured(self.metrics or {}, prediction, y)
 
 
 @dataclass(frozen=True)
@@ -421,7 +419,7 @@ def proximal(problem: Problem, strength: float) -> Problem:
         raise MetastepError(f"strength = {strength} must be above 0: the proximal term pulls φ back to its start.")
 
     def pulled(loss: Loss, task: Any) -> Loss:
-        start = refused(lambda meta: _params(problem.start(meta, task)), "the start of a problem")
+        start = undrawn(lambda meta: _params(problem.start(meta, task)), "the start of a problem")
 
         def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
             away = subtract(params, start(meta))

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from metastep.core import checks, noise
+from metastep.core import checks
 from metastep.core.counting import count_gradient
 from metastep.core.derivatives import grad
+from metastep.core.guards import guarded, guarded_windows, session
 from metastep.core.optimizers import InnerOptimizer, State, is_linear
 from metastep.core.trees import Tree, hollow_like
 
@@ -118,7 +120,7 @@ class InnerLoop(NamedTuple):
         return start if isinstance(start, State) else self.inner.init(start)
 
     def windows(self, task: Any) -> list[Window]:
-        return noise.fixed(checks.require_windows(self.problem.windows(task, self.lengths)))
+        return guarded_windows(checks.require_windows(self.problem.windows(task, self.lengths)))
 
     def adapt(self, meta: Tree, task: Any) -> State:
         """Return the state at the end of the inner loop."""
@@ -164,20 +166,22 @@ def window_lengths(steps: Steps, window: Steps = 1) -> tuple[int, ...]:
 def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
     """Return ∂L/∂φ: the only expensive call of a window on the way forward. A loss may bring its own."""
     count_gradient()
-    gradient = getattr(window.loss, "gradient_by_hand", None) or grad(scalar(window.loss))
+    gradient = getattr(window.loss, "gradient_by_hand", None) or grad(guarded(window.loss))
     return gradient(params, meta, window.batch)
 
 
 def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
     """Return (∂L/∂φ, ∂L/∂θ)."""
     count_gradient()
-    return grad(scalar(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]
+    return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]
 
 
 def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the outer loss and its metrics."""
-    return checks.require_judgement(problem.outer_loss(params, meta, task))
-
-
-def scalar(loss: Loss) -> Loss:
-    return lambda params, meta, batch: checks.require_scalar(loss(params, meta, batch), "an inner loss")
+    if torch.compiler.is_compiling():
+        return checks.require_judgement(problem.outer_loss(params, meta, task))
+    with session() as here:
+        try:
+            return checks.require_judgement(problem.outer_loss(params, meta, task))
+        finally:
+            here.put_back()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metastep.core.noise import generators, set_generators
+from metastep.core.random import generators, set_generators
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves
 from metastep.errors import first_line
 from metastep.step.compiler.compiling import Compiled, Step, as_traced

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from metastep.core.checks import require_other_names, require_unwritten, versions
+from metastep.core.checks import require_other_names
 from metastep.core.estimators import Estimate, Estimator
+from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
 from metastep.core.optimizers import State
 from metastep.core.tasks import task_count

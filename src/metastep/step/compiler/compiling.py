@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from metastep.core.noise import recorded
+from metastep.core.derivatives import recorded
 from metastep.core.trees import tree_flatten, tree_leaves, tree_unflatten
 from metastep.errors import first_line
 from metastep.step.compiler.program_cache import Kin, Program, layouts, made_once

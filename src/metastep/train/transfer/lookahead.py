@@ -6,15 +6,14 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.func import grad, jvp
 
-from metastep.core.constants import with_constants
 from metastep.core.counting import count_product
 from metastep.core.curvature import exact_forward
 from metastep.core.estimators import Estimate, first_order, unrolled
-from metastep.core.noise import replayed
+from metastep.core.guards import Guarded, guarded
 from metastep.core.optimizers import State
 from metastep.core.rates import Rate
 from metastep.core.trees import Tree, hollow_like, relative_change
-from metastep.core.windows import InnerLoop, Loss, Problem, Window, scalar, task_gradient, window_lengths
+from metastep.core.windows import InnerLoop, Loss, Problem, Window, task_gradient, window_lengths
 from metastep.train.transfer.losses import Batch, Losses
 from metastep.train.transfer.method import Method
 
@@ -40,7 +39,7 @@ class Lookahead(NamedTuple):
         return estimator(meta, self.batch)
 
     def window(self, loss: Loss, steps: int) -> Window:
-        return Window(replayed(loss), self.batch, steps)  # dropout has one mask, however often the sweep returns
+        return Window(Guarded(loss), self.batch, steps)  # dropout has one mask, however often the sweep returns
 
     def rate(self) -> Rate:
         """The rate of the real step, times `transfer_lr` in the first T steps from here"""
@@ -68,5 +67,5 @@ def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction
 def mixed(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """(0, (∂²L/∂θ∂φ)·direction): the derivative of ∂L/∂θ along φ, a forward pass of the target and none backward"""
     count_product()
-    gradient = grad(with_constants(scalar(window.loss)), argnums=1)
+    gradient = grad(guarded(window.loss).twice, argnums=1)
     return hollow_like(params), jvp(lambda p: gradient(p, meta, window.batch), (params,), (direction,))[1]

@@ -1,4 +1,4 @@
-"""Say PyTorch's and Python's own errors again, with the operator, the reason and the argument that helps."""
+"""Explain the errors of PyTorch and Python: the operator, the reason, and what to write instead."""
 
 import re
 from collections.abc import Iterator

@@ -1,0 +1,280 @@
+"""A loss, guarded once: whatever a user's function does inside, it is called as any other.
+
+The sweep returns to a window, so its loss must give the same value for the same φ as often as it is called.
+`guarded(loss)` sees to it in one place: noise is drawn once, what the loss holds constant is constant to every
+derivative, modules are left as they were, and the value is one floating-point number.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metastep.core.derivatives import is_recorded, is_transformed
+from metastep.core.in_place import Inventory
+from metastep.core.random import Generators, drawn_since, generators, set_generators
+from metastep.core.trees import tree_leaves
+from metastep.errors import MetastepError
+
+
+class Guarded:
+    """A loss of one window: each call sees the noise of the first."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        self.loss = loss
+        self._drawn: Generators | None = None
+        self._called = False
+
+    def __call__(self, *args: Any) -> Tensor:
+        if torch.compiler.is_compiling():  # dynamo knows neither generators nor modes
+            return require_scalar(self.loss(*args), "an inner loss")
+        with session() as here:
+            try:
+                return require_scalar(self._replayed(here, args), "an inner loss")
+            finally:
+                here.put_back()
+
+    def twice(self, *args: Any) -> Tensor:
+        """The same, where second derivatives are taken of it."""
+        with Constants() if is_transformed() else nullcontext():
+            return self(*args)
+
+    def _replayed(self, here: "Session", args: tuple[Any, ...]) -> Any:
+        if is_recorded():
+            with _NoNoise():  # type: ignore[no-untyped-call]
+                return self.loss(*args)
+        if self._called and self._drawn is None:
+            return self.loss(*args)
+        now = generators(here.others)
+        if self._drawn is not None:
+            set_generators(self._drawn)
+        try:
+            return self.loss(*args)
+        finally:
+            if self._called:
+                set_generators(now)
+            else:
+                self._called, self._drawn = True, now if drawn_since(now) else None
+
+
+def guarded(loss: Callable[..., Any]) -> Guarded:
+    return loss if isinstance(loss, Guarded) else Guarded(loss)
+
+
+def guarded_windows(windows: list[Any]) -> list[Any]:
+    """Guard each window's loss by itself, so that each draws noise of its own. Derivatives by hand draw none."""
+    return [w if _by_hand(w.loss) else w._replace(loss=guarded(w.loss)) for w in windows]
+
+
+def _by_hand(loss: Any) -> bool:
+    return hasattr(loss, "gradient_by_hand") or hasattr(loss, "product_by_hand")
+
+
+def undrawn(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """`function`, which is called more than once for one result, and must not draw"""
+
+    def call(*args: Any) -> Any:
+        if is_recorded():
+            return function(*args)
+        before = generators()
+        value = function(*args)
+        if drawn_since(before):
+            raise MetastepError(
+                f"{what} draws random numbers, and would draw others when it is differentiated. Draw them before the "
+                "call and put them into the task."
+            )
+        return value
+
+    return call
+
+
+# ---- what modules hold
+
+
+class Session:
+    """One call of an estimator: what it knows of the modules that its losses apply."""
+
+    def __init__(self, others: bool = False) -> None:
+        self.others = others
+        """Whether losses draw by Python's or numpy's generators."""
+        self._inventories: dict[int, Inventory] = {}
+        self._touched: dict[int, Inventory] = {}
+
+    def inventory(self, module: nn.Module) -> Inventory:
+        """Return what a module held when it was first seen. It is put back at the end of the guarded call."""
+        if id(module) not in self._inventories:
+            self._inventories[id(module)] = Inventory(module)
+        return self._touched.setdefault(id(module), self._inventories[id(module)])
+
+    def put_back(self) -> None:
+        while self._touched:
+            self._touched.popitem()[1].restore()
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+
+
+_here = _Here()
+
+
+def current_session() -> Session | None:
+    return _here.sessions[-1] if _here.sessions else None
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    """Open a session, unless one is open."""
+    if _here.sessions:
+        yield _here.sessions[-1]
+        return
+    _here.sessions.append(Session())
+    try:
+        yield _here.sessions[-1]
+    finally:
+        _here.sessions.pop().put_back()
+
+
+# ---- constants
+
+
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+
+
+class Constants(TorchFunctionMode):
+    """What a loss holds constant has no second derivative either, in whichever way it says so.
+
+    torch.no_grad() stops gradients, and forward mode alone does not look at it; nor does it at torch.autograd.grad
+    without create_graph, whose result is a constant. `.data` leaves out the innermost derivative alone, where functions
+    are differentiated twice; .detach() leaves out all of them.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch._C._set_grad_enabled:
+            torch._C._set_fwd_grad_enabled(args[0])
+        elif function == _DATA:
+            return args[0].detach()
+        elif function is torch.autograd.grad and not kwargs["create_graph"]:
+            return tuple(found if found is None else found.detach() for found in function(*args, **kwargs))
+        elif function is torch.Tensor.detach_:
+            raise MetastepError(
+                "a module or a loss calls .detach_(), which second derivatives do not see. Write x = x.detach()."
+            )
+        return function(*args, **(kwargs or {}))
+
+
+def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose constants are so to every derivative"""
+
+    def value(*args: Any) -> Any:
+        with Constants() if is_transformed() else nullcontext():
+            return function(*args)
+
+    return value
+
+
+class NoiseError(MetastepError, RuntimeError):
+    """So that who records a step calls it as it is, as where a recording fails otherwise"""
+
+
+class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What is recorded draws its numbers in every look at a window anew, so that none may be drawn"""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            raise NoiseError(
+                "a loss or a module draws random numbers, which a recorded sweep cannot draw again. Draw them before "
+                "the call and put them into the task, or do not compile."
+            )
+        return function(*args, **(kwargs or {}))
+
+
+# ---- values and data
+
+
+def require_scalar(value: Any, what: str) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise MetastepError(
+            f"{what} must be a tensor, not {type(value).__name__}. Return one number for each task, made by torch."
+        )
+    if value.dim() != 0:
+        shape = tuple(value.shape)
+        raise MetastepError(f"{what} must be one number for each task, not {shape}. Reduce it with .mean() or .sum().")
+    if not value.is_floating_point():
+        raise MetastepError(
+            f"{what} must be a floating-point number, not {value.dtype}: whole numbers have no gradient. Return a loss "
+            "that is differentiable."
+        )
+    return value
+
+
+def versions(data: Any) -> list[int]:
+    """How often each tensor was written to; mapped ones are looked at by who maps them"""
+    if torch.compiler.is_compiling():
+        return []
+    return [leaf._version for leaf in tree_leaves(data) if _is_counted(leaf)]
+
+
+def require_unwritten(data: Any, before: list[int]) -> None:
+    if versions(data) != before:
+        raise MetastepError(
+            "a module or a loss writes into its data, as x += 1 and x.sub_(…) do. The sweep returns to the data, so "
+            "the meta-gradient would be wrong; and the data are changed now. Write x = x + 1."
+        )
+
+
+def _is_counted(leaf: Any) -> bool:
+    return (
+        isinstance(leaf, Tensor)
+        and not leaf.is_inference()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+    )
+
+
+# ---- a θ that is kept from a loss
+
+
+_USES = "iter len bool float neg add radd sub rsub mul rmul truediv rtruediv pow rpow matmul rmatmul lt le gt ge"
+
+
+class Hidden:
+    """In the place of θ: a loss may part it and pass it on, and is refused when it computes with it"""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def __getitem__(self, name: Any) -> "Hidden":
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.refusal()
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls)).refusal()
+
+    def refusal(self) -> MetastepError:
+        return MetastepError(
+            f"{self._method} needs θ to act through φ's start alone, but a window's loss computes with it. It leaves "
+            "∂²L/∂θ∂φ out, so it cannot learn this θ. Use ms.MultiStep, ms.MAML, ms.methods.HFMAML or "
+            "ms.methods.GGSMAML."
+        )
+
+
+def require_shown(meta: Any) -> None:
+    if isinstance(meta, Hidden):
+        raise meta.refusal()
+
+
+def _refused(hidden: Hidden, *others: Any) -> Any:
+    raise hidden.refusal()
+
+
+for _use in _USES.split():
+    setattr(Hidden, f"__{_use}__", _refused)
