@@ -5,14 +5,14 @@ plain backward does: functions of the old kind, hooks, gradients in a loss. The 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.func
 from torch import Tensor
 
-from metastep.core.in_place import Lent, of_both
+from metastep.core.in_place import Again, Lent
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 from metastep.errors import MetastepError
 
@@ -100,25 +100,21 @@ class Graph:
     def __init__(self, again: bool) -> None:
         self.again = again
         """Whether its derivative is to be differentiated again."""
-        self._lent: dict[int, Lent] = {}
+        self._lent: dict[int, list[Lent]] = {}
 
     def keep(self, lent: Lent) -> None:
-        module = id(lent.inventory.module)
-        earlier = self._lent.get(module)
-        self._lent[module] = lent if earlier is None else of_both(earlier, lent)
+        earlier = self._lent.setdefault(id(lent.inventory.module), [])
+        if all(lent.differs(other) for other in earlier):
+            earlier.append(lent)
 
     def extend(self, inner: "Graph") -> None:
-        for lent in inner._lent.values():
-            self.keep(lent)
+        for several in inner._lent.values():
+            for lent in several:
+                self.keep(lent)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def in_place(self) -> AbstractContextManager[None]:
         """Enter around each backward: checkpoints and reversible nets call a module again there, and it must hold φ."""
-        with ExitStack() as stack:
-            for lent in self._lent.values():
-                stack.callback(lent.inventory.restore)
-                stack.enter_context(lent)
-            yield
+        return Again(self._lent.values()) if self._lent else nullcontext()
 
 
 _followed: list[Graph] = []

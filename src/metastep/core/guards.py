@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from metastep.core.derivatives import is_recorded, is_transformed
-from metastep.core.in_place import Inventory
+from metastep.core.in_place import Change, Inventory
 from metastep.core.random import Generators, drawn_since, generators, set_generators
 from metastep.core.trees import tree_leaves
 from metastep.errors import MetastepError
@@ -102,18 +102,20 @@ class Session:
     def __init__(self, others: bool = False) -> None:
         self.others = others
         """Whether losses draw by Python's or numpy's generators."""
+        self.changes: list[Change] = []
+        """What modules have changed of themselves in this loss, which may read it."""
         self._inventories: dict[int, Inventory] = {}
-        self._touched: dict[int, Inventory] = {}
 
     def inventory(self, module: nn.Module) -> Inventory:
-        """Return what a module held when it was first seen. It is put back at the end of the guarded call."""
-        if id(module) not in self._inventories:
-            self._inventories[id(module)] = Inventory(module)
-        return self._touched.setdefault(id(module), self._inventories[id(module)])
+        """Return what a module holds."""
+        found = self._inventories.get(id(module))
+        if found is None or not found.is_current():
+            found = self._inventories[id(module)] = Inventory(module)
+        return found
 
     def put_back(self) -> None:
-        while self._touched:
-            self._touched.popitem()[1].restore()
+        while self.changes:
+            self.changes.pop().undo()
 
 
 class _Here(threading.local):

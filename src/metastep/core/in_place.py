@@ -5,10 +5,12 @@ So a call lends the module tensors, and what it holds by attributes, dicts and l
 """
 
 from collections import deque
+from collections.abc import Iterable
 from operator import is_
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from metastep.errors import MetastepError
 
@@ -30,8 +32,7 @@ class Inventory:
         self.module = module
         self.parts = dict(module.named_modules())
         self.slots: list[Slot] = []
-        self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []  # with keys and values
-        self._others: list[tuple[Any, list[Any]]] = []  # lists, sets, deques, with what is in them
+        self._contents: list[tuple[Any, list[Any], list[Any]]] = []  # containers, with keys and values
         seen: set[int] = set()
         for part in self.parts.values():
             self._take(vars(part), seen)
@@ -40,21 +41,20 @@ class Inventory:
         if id(held) in seen:
             return
         seen.add(id(held))
-        if isinstance(held, dict):
-            keys, values = list(held), list(held.values())
-            self._dicts.append((held, keys, values))
-        else:
-            keys, values = range(len(held)), list(held)  # type: ignore[assignment]
-            if not isinstance(held, tuple):
-                self._others.append((held, values))
-        if len(values) > _LARGE:
-            return
-        for key, value in zip(keys, values, strict=True):
-            if isinstance(value, Tensor) or (isinstance(value, tuple) and _tensors_in(value)):
+        values = list(held.values()) if isinstance(held, dict) else list(held)
+        keys = list(held) if isinstance(held, dict) else list(range(len(values)))
+        if not isinstance(held, tuple):
+            self._contents.append((held, keys, values))
+        for key, value in zip(keys, values, strict=True) if len(values) < _LARGE else ():
+            if _tensors_in(value):
                 if isinstance(held, dict | list):
                     self.slots.append(Slot(held, key, value))
             elif isinstance(value, dict | list | set | deque | tuple):
                 self._take(value, seen)
+
+    def is_current(self) -> bool:
+        """Return whether the module still holds the same."""
+        return all(_holds(held, values) for held, _, values in self._contents)
 
     def others(self) -> list[Tensor]:
         """Return the tensors that are neither parameters nor buffers."""
@@ -66,17 +66,35 @@ class Inventory:
         puts = [(slot, _replaced(slot.value, given)) for slot in self.slots]
         return Lent(self, [(*slot, new) for slot, new in puts if new is not slot.value], given)
 
-    def restore(self) -> None:
-        """Put everything back that differs from what was there."""
-        for held, keys, values in self._dicts:
-            if len(held) != len(keys) or not (all(map(is_, held.values(), values)) and list(held) == keys):
-                if list(held) != keys:
-                    held.clear()
-                held.update(zip(keys, values, strict=True))
-        for held, values in self._others:
-            if len(held) != len(values) or not all(map(is_, held, values)):
-                held.clear()
-                held.update(values) if isinstance(held, set) else held.extend(values)
+    def changes(self) -> list["Change"]:
+        """Return what was changed since."""
+        return [Change(*content) for content in self._contents if not _holds(content[0], content[2])]
+
+
+class Change:
+    """A container that a call has changed. Undone, it holds what it held before, but for what was changed later."""
+
+    def __init__(self, held: Any, keys: list[Any], values: list[Any]) -> None:
+        self._held, self._keys, self._before = held, keys, values
+        self._after = dict(held) if isinstance(held, dict) else None
+
+    def undo(self) -> None:
+        held, before = self._held, dict(zip(self._keys, self._before, strict=True))
+        if self._after is None:
+            held.clear()
+            held.update(self._before) if isinstance(held, set) else held.extend(self._before)
+            return
+        for key, value in self._after.items():
+            if key in held and held[key] is value and before.get(key, held) is not value:
+                if key in before:
+                    held[key] = before[key]
+                else:
+                    del held[key]
+        held.update({key: value for key, value in before.items() if key not in self._after and key not in held})
+
+
+def _holds(held: Any, values: list[Any]) -> bool:
+    return len(held) == len(values) and all(map(is_, held.values() if isinstance(held, dict) else held, values))
 
 
 class Lent:
@@ -93,6 +111,9 @@ class Lent:
         for container, key, own, _ in self._puts:
             if isinstance(container, dict) or key < len(container):
                 container[key] = own
+
+    def differs(self, other: "Lent") -> bool:
+        return any(other.given.get(i) is not x for i, x in self.given.items())
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
@@ -113,29 +134,37 @@ def _replaced(value: Any, given: dict[int, Tensor]) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
-class Ambiguous(Lent):
-    """A module that was called with several sets of tensors, and must not run in the backward of those calls."""
+class Again:
+    """Modules that may run again inside of a `with`, for the backward of their calls."""
 
-    def __init__(self, inventory: Inventory) -> None:
-        super().__init__(inventory, [], {})
-        self._handles: list[Any] = []
+    def __init__(self, several: Iterable[list[Lent]]) -> None:
+        self._several = {id(lent[0].inventory.module): lent for lent in several}
+        self._parts = {id(part): lent for lent in several for part in lent[0].inventory.parts.values()}
+        self._ran: dict[int, Inventory] = {}
 
     def __enter__(self) -> None:
-        self._handles = [part.register_forward_pre_hook(self._refuse) for part in self.inventory.parts.values()]
+        for lent in self._several.values():
+            lent[0].__enter__()
+        self._handle = register_module_forward_pre_hook(self._called)
 
     def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._handle.remove()
+        for inventory in self._ran.values():
+            for change in inventory.changes():
+                change.undo()
+        for lent in self._several.values():
+            lent[0].__exit__()
 
-    def _refuse(self, *call: Any) -> None:
-        raise MetastepError(
-            f"{type(self.inventory.module).__name__} runs again in its backward, as torch.utils.checkpoint does, but "
-            "one derivative is taken of calls with different parameters. Leave checkpoint out; or use ms.MAML() "
-            "instead of ms.methods.Reference(), and apply the module to one set of parameters in each loss."
-        )
-
-
-def of_both(earlier: Lent, later: Lent) -> Lent:
-    """What a module has in place in the backward of two calls."""
-    same = earlier.given.keys() == later.given.keys() and all(later.given[i] is x for i, x in earlier.given.items())
-    return earlier if same else Ambiguous(earlier.inventory)
+    def _called(self, part: nn.Module, args: Any) -> None:
+        lent = self._parts.get(id(part))
+        if lent is None:
+            return
+        module = lent[0].inventory.module
+        if any(other.differs(lent[0]) for other in lent[1:]):
+            raise MetastepError(
+                f"{type(module).__name__} runs again in its backward, as torch.utils.checkpoint does, but one "
+                "derivative is taken of calls with different parameters. Leave checkpoint out; or apply the module to "
+                "one set of parameters in each loss, and use ms.MAML() instead of ms.methods.Reference()."
+            )
+        if id(module) not in self._ran:
+            self._ran[id(module)] = Inventory(module)

@@ -127,8 +127,11 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext(), lent:
             result = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
     except BaseException:
-        inventory.restore()
+        for change in inventory.changes():
+            change.undo()
         raise
+    if here:
+        here.changes += inventory.changes()
     if versions(others) != before and is_differentiated():
         raise MetastepError(
             f"{type(module).__name__} writes into a tensor of its own that is not a buffer. The sweep calls the module "
