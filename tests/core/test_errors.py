@@ -402,14 +402,11 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["unsigned char", "bytes of pictures by 255"],
     ),
     "a checkpointed module": (
-        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False)), ["save_on_cpu", "one window"]
-    ),
-    "a checkpointed module, task by task": (
-        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False), chunk_size=1), ["own parameters"]
+        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False)), ["save_on_cpu", "chunk_size=1"]
     ),
     "a reentrant one": (
         lambda: of_module(lambda layer, x: checkpoint(nn.Tanh(), layer(x), use_reentrant=True), chunk_size=1),
-        ["own parameters", "use_reentrant"],
+        ["use_reentrant=False", "gradient_checkpointing_enable"],
     ),
     "a function of the old kind": (lambda: of_module(lambda layer, x: Doubled.apply(layer(x))), ["setup_context(ctx"]),
     "a tensor of zeros that is filled": (lambda: of_module(filled), ["x.new_zeros", "chunk_size=1"]),

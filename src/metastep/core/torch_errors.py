@@ -42,10 +42,15 @@ _REMEDIES = (
         f"Write it with tensors alone, such as torch.where, or torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
     ),
     (
-        re.compile(r"(?P<op>saved tensor hooks|use_reentrant=True)"),
-        "torch.utils.checkpoint would recompute with the module's own parameters instead of φ ({op}). It is refused, "
-        "and save_on_cpu with it. Remove them: the sweep stores the graph of one window at a time. To store less, "
-        "write ms.MetaGradient(…, example_chunk_size=…).",
+        re.compile(r"(?P<op>use_reentrant=True)"),
+        "torch.utils.checkpoint with {op} runs a backward of its own, which cannot be differentiated. Pass "
+        "use_reentrant=False; models of transformers take "
+        'gradient_checkpointing_enable(gradient_checkpointing_kwargs={{"use_reentrant": False}}).',
+    ),
+    (
+        re.compile(r"(?P<op>saved tensor hooks)"),
+        "torch.utils.checkpoint and save_on_cpu ({op}) cannot be mapped. "
+        f"{_MAPPED} Write ms.MetaGradient(…, chunk_size=1), which runs one task after the other without vmap.",
     ),
     (
         re.compile(r"must override the (?P<op>setup_context) staticmethod"),
