@@ -58,7 +58,26 @@ class InnerOptimizer(Protocol):
 
 
 def is_linear(inner: InnerOptimizer, state: State, meta: Tree, steps: int) -> bool:
-    """Ask the class itself: what a wrapper passes on is said of another optimizer."""
+    """Return whether `advance` is linear in state and gradient, so that the sweep stores φ alone.
+
+    The class itself says so, by a method `is_linear(state, meta, steps)`: a wrapper may pass its other attributes on.
+
+    Args:
+        inner: The inner optimizer.
+        state: Its state before the window.
+        meta: θ.
+        steps: Steps of the window.
+
+    Returns:
+        Whether it is linear; False if it does not say.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> sgd, adam, x = ms.SGD(lr=0.1), ms.Adam(lr=0.1), torch.zeros(2)
+        >>> ms.optimizers.is_linear(sgd, sgd.init(x), None, 4), ms.optimizers.is_linear(adam, adam.init(x), None, 4)
+        (True, False)
+    """
     declared = getattr(type(inner), "is_linear", None)
     return declared is not None and bool(declared(inner, state, meta, steps))
 

@@ -71,6 +71,14 @@ class Sweep(NamedTuple):
     Args:
         curvature: How second-order products are computed.
         depth: How many of the last windows are swept; all if None.
+
+    Example:
+        >>> import torch
+        >>> import metastep as ms
+        >>> problem = ms.few_shot(torch.nn.Linear(2, 1), torch.nn.functional.mse_loss)
+        >>> gradient = ms.MetaGradient(problem, ms.methods.Truncated(depth=3), ms.SGD(lr=0.1), steps=9)
+        >>> gradient.estimator.sweep.depth
+        3
     """
 
     curvature: Curvature = exact

@@ -13,7 +13,7 @@ from functools import cache
 from math import inf, isfinite
 from numbers import Integral
 from types import GenericAlias, NoneType
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -113,14 +113,13 @@ _BELONGS = {
 }  # options that are often given to the wrong class
 
 
-def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, Any], usage: str = "") -> None:
+def require_takes_options(cls: type["Checked"], args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Refuse options that a class does not have, and missing ones, by name; for `__new__` of a class.
 
     Args:
         cls: The class that is called.
         args: Its positional arguments.
         options: Its arguments by name.
-        usage: What to write, for the end of the message. By default, it names the options.
 
     Raises:
         MetastepError: One is missing or unknown, or there are too many.
@@ -131,9 +130,9 @@ def require_takes_options(cls: type, args: tuple[Any, ...], options: dict[str, A
         Traceback (most recent call last):
         metastep.errors.MetastepError: MultiStep has no option 'windw'. Did you mean 'window'? ...
     """
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    signature = inspect.signature(cls.__init__)
     known = list(signature.parameters)[1:]
-    named = usage or (f"Its options: {', '.join(known)}." if known else "It has none.")
+    named = cls.usage or (f"Its options: {', '.join(known)}." if known else "It has none.")
     for name in options:
         if name not in known:
             near = f" {_BELONGS[name]}" if name in _BELONGS else did_you_mean(name, known)
@@ -199,7 +198,18 @@ def written(instance: Any) -> str:
     return f"{type(instance).__name__}({', '.join(told)})"
 
 
-class Described:
+class Checked:
+    """Refuse arguments that a class does not take, and missing ones, by name, before anything is made of them."""
+
+    usage: ClassVar[str] = ""
+    """What to write, for the end of the message. By default, it names the options."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        require_takes_options(cls, args, options)
+        return super().__new__(cls)
+
+
+class Described(Checked):
     """Check, print and pickle the options of a frozen dataclass by what its annotations say.
 
     Example:
@@ -211,10 +221,6 @@ class Described:
         >>> Options(window=4)
         Options(window=4)
     """
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        require_takes_options(cls, args, options)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         require_options(self)

@@ -8,7 +8,7 @@ engine runs, and why nothing faster does.
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
 from metastep.core.modules import tree_of
 from metastep.core.optimizers import InnerOptimizer
-from metastep.core.options import require_takes_options
+from metastep.core.options import Checked
 from metastep.core.problems import few_shot_of, in_batches
 from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
@@ -52,7 +52,7 @@ class Engine(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetaGradient(Value):
+class MetaGradient(Value, Checked):
     """Describe a meta-gradient; called with (meta, tasks), it gives an `Estimate`.
 
     A MetaGradient is immutable and printable. Two are equal if their parts are. It pickles if its functions do.
@@ -85,6 +85,7 @@ class MetaGradient(Value):
         torch.Size([4])
     """
 
+    usage: ClassVar[str] = USAGE
     problem: Problem
     method: Method
     inner: InnerOptimizer
@@ -94,10 +95,6 @@ class MetaGradient(Value):
     shuffled: bool = False
     chunk_size: int | None = None
     example_chunk_size: int | None = None
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        require_takes_options(cls, args, options, USAGE)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from metastep.core.estimators import Estimate
 from metastep.core.modules import tree_of
-from metastep.core.options import Bound, require_number, require_takes_options
+from metastep.core.options import Bound, Checked, require_number
 from metastep.core.problems import few_shot_of
 from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
@@ -42,7 +42,7 @@ class Update(Protocol):
         """The same; then meta and optimizer are up to date."""
 
 
-class MetaStep:
+class MetaStep(Checked):
     """Update θ in place: call it with tasks.
 
     On a GPU, a step of few-shot learning is captured in a CUDA graph. `path` says how updates are made. Under torchrun
@@ -82,9 +82,7 @@ class MetaStep:
         torch.Size([4])
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        require_takes_options(cls, args, options, STEP)
-        return super().__new__(cls)
+    usage = STEP
 
     def __init__(
         self,
