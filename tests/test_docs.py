@@ -19,7 +19,7 @@ from metastep.core import registry
 pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ("methods", "method", "estimators", "windows", "optimizers", "curvature")
+CORE = ("methods", "estimators", "windows", "optimizers", "curvature")
 LINES = 560
 
 

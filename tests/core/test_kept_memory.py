@@ -152,5 +152,7 @@ def test_a_loss_by_hand_keeps_its_derivatives_beside_a_memory() -> None:
 
 
 def test_what_has_no_memory_cannot_carry_it() -> None:
-    with pytest.raises(ms.MetastepError, match=r"SGD has no memory that could go on .*: use Adam"):
+    with pytest.raises(
+        ms.MetastepError, match=r"SGD has no memory that could be carried .*Use one of ms\.Adam, ms\.AdamW, ms\.RMSprop"
+    ):
         ms.MetaGradient(case("regression").problem, ms.Reptile(keep_memory=True), ms.SGD(0.1, momentum=0.9), steps=2)

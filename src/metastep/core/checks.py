@@ -136,8 +136,8 @@ def require_dynamics(dynamics: Any) -> None:
         )
     if not all(callable(getattr(dynamics, name, None)) for name in ("init", "advance")):
         raise MetastepError(
-            f"{dynamics!r} is not an inner optimizer: it needs init and advance. Use ms.SGD(lr=…), ms.Adam or "
-            "ms.RMSprop, or an ms.StepFunction of your own."
+            f"{dynamics!r} is not an inner optimizer: it needs init and advance. Use ms.SGD(lr=…), "
+            "another of ms.optimizers, or an ms.StepFunction of your own."
         )
 
 
@@ -147,8 +147,8 @@ def require_rate(dynamics: Any) -> None:
     named = is_dataclass(dynamics) and any(field.name == "lr" for field in fields(dynamics))
     if not (named or hasattr(dynamics, "with_lr")):
         raise MetastepError(
-            f"{type(dynamics).__name__} has no field `lr` that could be learned. Use ms.SGD, ms.Adam, ms.AdamW or "
-            "ms.RMSprop. In an optimizer of your own, read the rate from meta and use ms.MultiStep."
+            f"{type(dynamics).__name__} has no field `lr` that could be learned. Use ms.SGD or "
+            "another of ms.optimizers. In an optimizer of your own, read the rate from meta and use ms.MultiStep."
         )
 
 

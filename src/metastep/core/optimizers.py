@@ -131,6 +131,7 @@ class Adam(Entrywise):
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
     entrywise: ClassVar[bool] = True
+    keeps: ClassVar[str] = "moments"
     numbers = ("lr", "betas", "eps", "weight_decay")
     decoupled_weight_decay: ClassVar[bool] = False
     lr: Rate = 1e-3
@@ -197,6 +198,7 @@ class RMSprop(Entrywise):
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
     entrywise: ClassVar[bool] = True
+    keeps: ClassVar[str] = "memory"
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
     lr: Rate = 1e-2
     alpha: Share = 0.99
