@@ -16,13 +16,16 @@ from metastep.core.in_place import Again, Lent
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
 from metastep.errors import MetastepError
 
-_recording: list[bool] = []
+_recording: list[bool] = []  # whether random numbers may be drawn
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
-    """Trace what runs inside, to run it again as it is."""
-    _recording.append(True)
+def recorded(drawing: bool = False) -> Iterator[None]:
+    """Trace what runs inside, to run it again as it is.
+
+    drawing: whoever records makes inputs of the random numbers.
+    """
+    _recording.append(drawing)
     try:
         yield
     finally:
@@ -33,6 +36,11 @@ def is_recorded() -> bool:
     """Return whether calls are traced, compiled or captured: generators cannot be set back, and no number is known."""
     capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
     return bool(_recording) or torch.compiler.is_compiling() or capturing
+
+
+def may_draw() -> bool:
+    """Return whether random numbers can be drawn: a sweep that is recorded could not draw them again."""
+    return _recording[-1] if _recording else not is_recorded()
 
 
 def is_transformed() -> bool:

@@ -166,9 +166,9 @@ def combination(terms: list[tuple[Tensor, float]]) -> Tensor:
     return total
 
 
-def in_precision_of(v: Tensor, step: Any) -> Any:
-    """Return a count of steps; of a whole number in a tensor, powers would be float32."""
-    return step.to(v.dtype) if isinstance(step, Tensor) else step
+def in_double(step: Any) -> Any:
+    """Return a count of steps whose powers are exact: float32 would lose up to 1e-3 of 1 − β₂ᵏ."""
+    return step.double() if isinstance(step, Tensor) else step
 
 
 def root(v: Tensor) -> Tensor:

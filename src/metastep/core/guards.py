@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metastep.core.derivatives import is_recorded, is_transformed
+from metastep.core.derivatives import is_recorded, is_transformed, may_draw
 from metastep.core.in_place import Change, Inventory
 from metastep.core.random import Generators, drawn_since, generators, set_generators
 from metastep.core.trees import tree_leaves
@@ -46,7 +46,7 @@ class Guarded:
 
     def _replayed(self, here: "Session", args: tuple[Any, ...]) -> Any:
         if is_recorded():
-            with _NoNoise():  # type: ignore[no-untyped-call]
+            with nullcontext() if may_draw() else _NoNoise():  # type: ignore[no-untyped-call]
                 return self.loss(*args)
         if self._called and self._drawn is None:
             return self.loss(*args)

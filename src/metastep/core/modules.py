@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from metastep.core.derivatives import is_differentiated, is_recorded, keep_in_place
+from metastep.core.derivatives import is_differentiated, keep_in_place, may_draw
 from metastep.core.guards import current_session, require_shown, versions
 from metastep.core.in_place import Inventory
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
@@ -105,7 +105,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         tensor([[3.]])
     """
     _require_module(module, "ms.apply(net, params, x)")
-    if is_recorded() and draws_noise(module):
+    if not may_draw() and draws_noise(module):
         raise MetastepError(
             f"{type(module).__name__} draws random numbers (dropout), which a compiled sweep cannot draw again. "
             "Call module.eval(), set the dropout rate to 0, or do not compile."

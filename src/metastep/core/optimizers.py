@@ -21,7 +21,7 @@ from metastep.core.entrywise import (
     Rates,
     State,
     combination,
-    in_precision_of,
+    in_double,
     is_linear,
     root,
 )
@@ -148,7 +148,7 @@ class Adam(Entrywise):
             p, d = (p - lr * weight_decay * p, g) if self.decoupled_weight_decay else (p, g + weight_decay * p)
             m = b1 * m + (1 - b1) * d
             v = b2 * v + (1 - b2) * d * d
-            k = in_precision_of(v, step + i + 1)
+            k = in_double(step + i + 1)
             p = p - lr * (m / (1 - b1**k)) / (root(v / (1 - b2**k)) + eps)
         return p, [m, v]
 

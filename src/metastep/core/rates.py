@@ -1,5 +1,7 @@
 """Rates of inner optimizers: numbers, tensors, trees of them, schedules over steps, or functions of θ."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -19,11 +21,25 @@ def rate_at(rate: Rate, meta: Tree, step: Any, name: str = "a rate", bound: Boun
     """Return what a function of (meta, step) gives, and refuse numbers out of bounds; anything else stays as it is."""
     if not callable(rate):
         return rate
-    value = rate(meta, step)
+    value = _asked[-1](rate, meta, step) if _asked else rate(meta, step)
     for leaf in tree_leaves(value):
         if not isinstance(leaf, Tensor):  # a tensor depends on θ: to look at it would wait, or fail in a trace
             require_number(leaf, bound, f"{name} at step {step}")
     return value
+
+
+Ask = Callable[[Callable[[Tree, Any], Rate], Tree, Any], Rate]
+_asked: list[Ask] = []
+
+
+@contextmanager
+def asked_by(ask: Ask) -> Iterator[None]:
+    """Inside, let `ask(function, meta, step)` answer for every rate that is a function."""
+    _asked.append(ask)
+    try:
+        yield
+    finally:
+        _asked.pop()
 
 
 def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
@@ -53,4 +69,6 @@ def at_step(rates: Tensor, step: Any) -> Tensor:
             f"rates {tuple(rates.shape)} for step {step}, counted from 0: each inner step needs one. Make meta with "
             "gradient.init(net), where gradient has as many steps, or with ms.problems.with_rates(params, lr, steps)."
         )
+    if isinstance(step, Tensor):  # rates[step] would read its value
+        return rates.index_select(0, step.long().reshape(1)).squeeze(0)
     return rates[step]

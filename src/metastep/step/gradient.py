@@ -39,6 +39,7 @@ from metastep.step.arguments import (
 from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Asked, Served, served
+from metastep.step.compiled.engine import Compiled
 from metastep.step.mapped import Keep, at_once, mapped, started
 from metastep.step.surrogate import loss_of
 
@@ -69,6 +70,7 @@ class MetaGradient(Value, Checked):
             which serves every module that a single task can run.
         example_chunk_size: Examples computed at a time, for losses and metrics that are means over examples. It bounds
             the memory further. A BatchNorm would see one part alone.
+        compile: Compile the sweep on a CPU. The first call takes seconds, later ones are faster. `path` says what runs.
 
     Raises:
         MetastepError: The parts do not fit together; the message says what to write.
@@ -95,6 +97,7 @@ class MetaGradient(Value, Checked):
     shuffled: bool = False
     chunk_size: int | None = None
     example_chunk_size: int | None = None
+    compile: bool = False
 
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)
@@ -293,15 +296,32 @@ class MetaGradient(Value, Checked):
     def engine(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Engine:
         """Choose what computes these tasks."""
         del meta
-        found, reason = self._served(tasks, keep, start)
-        if found is not None:
-            engine = Engine(found.estimate(self.chunk_size), found.require_values, found.path)
-        else:
-            run = self._mapped(keep, self.chunk_size)
-            how = _chunks(self.chunk_size or at_once(tasks, task_count(tasks)))
-            engine = Engine(partial(_from, run, start), _anything, f"autograd, {how}: {reason}")
+        engine = self._uncompiled(tasks, keep, start)
+        if self.compile and (keep is not None or start is not None):
+            engine = engine._replace(path=f"{engine.path}; not compiled: states are kept or given")
+        elif self.compile:
+            engine = engine._replace(run=partial(self._run_compiled, engine))
         self._ran[:] = [engine.path]
         return engine
+
+    def _uncompiled(self, tasks: Any, keep: Keep, start: Any) -> Engine:
+        found, reason = self._served(tasks, keep, start)
+        if found is not None:
+            return Engine(found.estimate(self.chunk_size), found.require_values, found.path)
+        run = self._mapped(keep, self.chunk_size)
+        how = _chunks(self.chunk_size or at_once(tasks, task_count(tasks)))
+        return Engine(partial(_from, run, start), _anything, f"autograd, {how}: {reason}")
+
+    def _run_compiled(self, eager: Engine, meta: Tree, tasks: Any) -> Estimate:
+        found = self.compiled(meta, tasks, lambda meta: eager.run(meta, tasks))
+        reason = self.compiled.reason
+        self._ran[:] = [f"{eager.path}; not compiled: {reason}" if reason else self.compiled.path]
+        return found
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The compiled engine, if `compile` is set. Its `cost` says what compiling took and what it saves."""
+        return Compiled(self.estimator, self.chunk_size, lambda tasks: at_once(tasks, task_count(tasks)))
 
     def chain(self, size: int) -> Served:
         """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""

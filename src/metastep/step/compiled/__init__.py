@@ -1,0 +1,1 @@
+"""The compiled engine: sweeps traced once, cut in two, compiled without guards, and compared with autograd."""

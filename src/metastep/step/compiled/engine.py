@@ -1,0 +1,255 @@
+"""The compiled engine: sweeps as plans, compared with autograd at calls 1, 2, 4, 8, …
+
+What cannot be traced, differs from autograd, or needs more than four plans runs as without `compile=True`, and the
+path says why.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.core.checks import require_other_names
+from metastep.core.derivatives import is_transformed
+from metastep.core.estimators import Estimate, Estimator
+from metastep.core.random import Generators, generators, set_generators
+from metastep.core.tasks import task_count
+from metastep.core.trees import Tree, map_tree, norm, tree_flatten, tree_leaves, tree_unflatten
+from metastep.errors import first_line
+from metastep.step.compiled.frozen import Frozen
+from metastep.step.compiled.graphs import UntraceableError
+from metastep.step.compiled.inductor import Build, built, unavailable
+from metastep.step.compiled.plan import DrawsError, Found, Plan
+
+PLANS = 4
+SMALL = 2**14  # numbers of θ and of a task: with fewer, calling kernels costs more than what they compute
+MAPPED = 64  # tasks at a time, at most
+
+# How far a result may be from autograd's, relative. Sums in another order make 1e-7 to 1e-4 of it in loops that are
+# stable (float32; 100 steps of a ReLU net: 1e-4). In others it may be as far as SLACK times what autograd's own result
+# moves if θ moves by ROUNDING times its rounding error, which is what sums of a thousand terms lose.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+ROUNDING, SLACK = 32, 4.0
+
+Tensors = list[Tensor]
+Eager = Callable[[Tree], Estimate]
+
+
+class TooManyPlansError(Exception):
+    """Says that calls are of too many kinds to compile each."""
+
+
+class Cost(NamedTuple):
+    """Say what compiling cost, and what it saves.
+
+    Args:
+        compiling: Seconds to trace and compile.
+        eager: Seconds of one call without compiling.
+        compiled: Seconds of one call.
+    """
+
+    compiling: float
+    eager: float
+    compiled: float
+
+    @property
+    def calls(self) -> float:
+        """After how many calls compiling has paid; infinity if it never does."""
+        saved = self.eager - self.compiled
+        return self.compiling / saved if saved > 0 else float("inf")
+
+
+class Compiled:
+    """Estimate by compiled plans, or by `eager` where that is not possible.
+
+    Args:
+        estimator: The method on one task.
+        chunk_size: Tasks at a time; by a rule of their size if None.
+        at_once: How many tasks `eager` takes at a time: random numbers are drawn as it draws them.
+        build: What makes a function of a graph.
+    """
+
+    def __init__(
+        self, estimator: Estimator, chunk_size: int | None, at_once: Callable[[Any], int], build: Build = built
+    ) -> None:
+        self._estimator, self._chunk_size, self._at_once, self._build = estimator, chunk_size, at_once, build
+        loop, sweep = estimator.loop, estimator.sweep
+        self._frozen = Frozen(*loop.problem[:3], loop.inner, sweep and sweep.curvature)
+        self._plans: dict[Any, Plan] = {}
+        self._draws = False  # whether a loss draws random numbers
+        self._calls = 0  # since the last plan was made
+        self._ended = self._refused()
+        self.reason: str | None = None
+        """Why the last call was not computed by a plan."""
+        self.path = ""
+        """How the last call was computed by a plan."""
+        self.cost = Cost(0.0, 0.0, 0.0)
+
+    def _refused(self) -> str | None:
+        if self._estimator.sweep is None:
+            return "the method is not a sweep over windows"
+        return unavailable() if self._build is built else None
+
+    def __call__(self, meta: Tree, tasks: Any, eager: Eager) -> Estimate:
+        """Return the estimate.
+
+        Args:
+            meta: θ.
+            tasks: Stacked tasks.
+            eager: Computes the estimate of these tasks without compiling, for any θ of this kind.
+        """
+        self.reason = self._ended or _unsuited(meta)
+        if self.reason is not None:
+            return eager(meta)
+        before, began = generators(), time.perf_counter()
+        try:
+            found = self._found(meta, tasks)
+        except TooManyPlansError as error:
+            self.reason = str(error)
+        except Exception as error:  # tracers and compilers raise anything; what is wrong with the call comes again
+            self.reason = self._ended = _told(error)
+        if self.reason is not None:
+            set_generators(before)
+            return eager(meta)
+        self._calls += 1
+        if self._calls & (self._calls - 1):  # no power of two
+            return found
+        return self._compared(found, time.perf_counter() - began, before, meta, eager)
+
+    # ---- run
+
+    def _found(self, meta: Tree, tasks: Any) -> Estimate:
+        try:
+            return self._run(meta, tasks)
+        except DrawsError:
+            self._draws = True
+            return self._run(meta, tasks)
+
+    def _run(self, meta: Tree, tasks: Any) -> Estimate:
+        (theta, nesting), (leaves, spec) = tree_flatten(meta), tree_flatten(tasks)
+        theta, leaves = [x.detach() for x in theta], [x.detach() for x in leaves]
+        number, frozen, parts = task_count(tasks), self._frozen(), []
+        size = self._size(theta, leaves, number, tasks)
+        with torch.no_grad():
+            for i in range(0, number, size):
+                part = [x[i] for x in leaves] if size == 1 else [x[i : i + size] for x in leaves]
+                key = (nesting, spec, size == 1, _layouts(theta), _layouts(part), frozen, torch.get_num_threads())
+                plan = self._plans.get(key) or self._made(key, meta, tree_unflatten(part, spec), size > 1)
+                parts.append(plan(theta, part))
+            self.path = f"compiled, {_tasks(size)}"
+            return _mean(parts, number, nesting)
+
+    def _size(self, theta: Tensors, leaves: Tensors, number: int, tasks: Any) -> int:
+        """Small tasks all at once, large ones one by one; if they draw random numbers, as eager execution does"""
+        if self._chunk_size or self._draws:
+            return min(self._chunk_size or self._at_once(tasks), number)
+        one = sum(x.numel() for x in theta) + sum(x.numel() for x in leaves) // number
+        return min(number, MAPPED) if one <= SMALL else 1
+
+    def _made(self, key: Any, meta: Tree, part: Any, mapped: bool) -> Plan:
+        if len(self._plans) == PLANS:
+            raise TooManyPlansError(
+                f"there are more than {PLANS} kinds of calls, which differ in shapes or in values that a loss reads"
+            )
+        before, began = generators(), time.perf_counter()
+        self._plans[key] = plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws)
+        set_generators(before)
+        self._calls = 0
+        self.cost = self.cost._replace(compiling=self.cost.compiling + time.perf_counter() - began)
+        return plan
+
+    # ---- compare
+
+    def _compared(self, found: Estimate, seconds: float, before: Generators, meta: Tree, eager: Eager) -> Estimate:
+        set_generators(before)
+        began = time.perf_counter()
+        expected = eager(meta)
+        if self._calls > 1:  # the first call compiled
+            self.cost = self.cost._replace(eager=time.perf_counter() - began, compiled=seconds)
+        if not _is_finite(expected):
+            return expected  # whose reason is found where it is looked at
+        error = difference(found, expected)
+        if error <= tolerance_of(expected) or self._is_rounding(error, expected, before, meta, eager):
+            return found
+        self.reason = self._ended = (
+            f"the result differed from autograd's by {error:.1e} at call {self._calls}. A trace freezes what a loss "
+            "reads besides φ, θ and the task; put what changes into θ or the task"
+        )
+        return expected
+
+    def _is_rounding(self, error: float, expected: Estimate, before: Generators, meta: Tree, eager: Eager) -> bool:
+        """Whether rounding θ changes the result as much, as it does where an inner loop is unstable"""
+        after = generators()
+        set_generators(before)
+        moved = difference(eager(_rounded(meta)), expected)
+        set_generators(after)
+        return error <= SLACK * moved
+
+
+def difference(a: Estimate, b: Estimate) -> float:
+    """Return by how much two estimates differ: the largest relative difference of losses, metrics and gradients."""
+    pairs = zip(tree_leaves((a.metrics, a.grad)), tree_leaves((b.metrics, b.grad)), strict=True)
+    whole = 1e-3 * float(norm(b.grad))  # a tensor whose gradient is all rounding is measured by the others
+    told = len(tree_leaves(b.metrics))
+    return max(_relative(x, y, 0.0 if i < told else whole) for i, (x, y) in enumerate(pairs))
+
+
+def _relative(x: Tensor, y: Tensor, least: float) -> float:
+    x, y = x.double(), y.double()
+    return float((x - y).norm() / y.norm().clamp_min(max(least, torch.finfo(torch.float64).tiny)))
+
+
+def tolerance_of(estimate: Estimate) -> float:
+    """Return how far another way to compute this may be from it, by its coarsest precision."""
+    return max(TOLERANCE.get(leaf.dtype, 1e-2) for leaf in tree_leaves(estimate.grad))
+
+
+def _is_finite(estimate: Estimate) -> bool:
+    return all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.loss, *tree_leaves(estimate.grad)))
+
+
+def _rounded(meta: Tree) -> Tree:
+    """θ with every entry moved by some rounding errors, up and down in turn"""
+
+    def moved(x: Tensor) -> Tensor:
+        signs = 1 - 2 * (torch.arange(x.numel(), device=x.device) % 2).reshape(x.shape)
+        return x.detach() * (1 + ROUNDING * torch.finfo(x.dtype).eps * signs).to(x.dtype)
+
+    return map_tree(moved, meta)
+
+
+def _unsuited(meta: Tree) -> str | None:
+    """Why this call is not for a plan"""
+    if any(leaf.device.type != "cpu" for leaf in tree_leaves(meta)):
+        return "plans are compiled for CPUs alone"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    if is_transformed() or torch.is_inference_mode_enabled():
+        return "the call is itself transformed, traced or in inference mode"
+    return None
+
+
+def _layouts(tensors: Tensors) -> tuple[Any, ...]:
+    return tuple((x.shape, x.stride(), x.dtype) for x in tensors)
+
+
+def _tasks(size: int) -> str:
+    return "one task after the other" if size == 1 else f"{size} tasks at a time"
+
+
+def _told(error: Exception) -> str:
+    text = first_line(error)
+    return text if isinstance(error, UntraceableError) else f"{type(error).__name__}: {text}"
+
+
+def _mean(parts: list[Found], number: int, nesting: Any) -> Estimate:
+    """The estimate of all tasks; the gradients of a plan are sums"""
+    grads, losses = parts[0].grads, torch.cat([part.losses.reshape(-1) for part in parts])
+    for part in parts[1:]:
+        grads = list(torch._foreach_add(grads, part.grads))
+    each = [part.metrics if part.losses.dim() else {n: x[None] for n, x in part.metrics.items()} for part in parts]
+    metrics = map_tree(lambda *given: torch.cat(given), *each)
+    grads = list(torch._foreach_div(grads, number))
+    return Estimate(losses.mean(), tree_unflatten(grads, nesting), {"loss": losses, **require_other_names(metrics)})

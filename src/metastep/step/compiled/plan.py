@@ -1,0 +1,200 @@
+"""A reverse sweep as a plan: two compiled functions for each kind of window, and a loop over lists of tensors."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.core.checks import require_one_each
+from metastep.core.counting import count_gradient, count_product
+from metastep.core.estimators import Estimator
+from metastep.core.rates import rate_at
+from metastep.core.trees import Tree, tree_unflatten
+from metastep.step.compiled.frozen import alike
+from metastep.step.compiled.graphs import Traced, UntraceableError
+from metastep.step.compiled.inductor import Build
+from metastep.step.compiled.products import choose_products
+from metastep.step.compiled.tracing import Functions
+from metastep.step.compiled.window import WindowKind, compiled_window
+
+KINDS = 4  # of windows: one whose batch holds numbers, or whose optimizer looks at the step, would be each its own
+
+Tensors = list[Tensor]
+
+
+class DrawsError(Exception):
+    """Says that a loss draws random numbers, whose order depends on how many tasks run at a time."""
+
+
+class Found(NamedTuple):
+    """Hold what a plan gives: the loss of each task, the sum of their meta-gradients, and metrics."""
+
+    losses: Tensor
+    grads: Tensors
+    metrics: dict[str, Tensor]
+
+
+class Judged(NamedTuple):
+    """Hold the outer loss of each task, its derivatives, and metrics."""
+
+    losses: Tensor
+    by_params: Tensors
+    by_theta: Tensors
+    metrics: dict[str, Tensor]
+
+
+class Passage(NamedTuple):
+    """Keep what the way back needs of a window: what was saved, and φ before it."""
+
+    kind: WindowKind
+    saved: Tensors
+    params: Tensors
+
+
+class Plan:
+    """Run a sweep for θ and tasks shaped and laid out as those that it was made for.
+
+    Args:
+        estimator: What `unrolled` returned.
+        meta: θ.
+        tasks: The tasks that run at a time, stacked; or one task.
+        mapped: Whether `tasks` is stacked.
+        build: What makes a function of a graph: `inductor.built`, or `inductor.interpreted`.
+        draws: Whether losses may draw random numbers.
+
+    Raises:
+        DrawsError: They do, and may not.
+        UntraceableError: The sweep is no graph, or too many.
+    """
+
+    def __init__(
+        self, estimator: Estimator, meta: Tree, tasks: Any, mapped: bool, build: Build, draws: bool = False
+    ) -> None:
+        self._build, self._draws, self._made = build, draws, Functions(estimator, meta, tasks, mapped)
+        made, windows, depth = self._made, self._made.batches, self._made.sweep.depth
+        self._weights = None if estimator.weights is None else require_one_each(estimator.weights, windows)
+        self._cut = max(0, len(windows) - depth) if depth else 0
+        taken = [made.first + sum(window.steps for window in windows[:k]) for k in range(len(windows))]
+        self._counts = [torch.tensor(float(k), dtype=torch.float64) for k in taken]
+        state, batches = self._begin(made.theta, made.task)
+        self._memory = [torch.zeros_like(x) for x in state[made.number :]]
+        self._kinds = self._compiled_windows(state, batches)
+        self._ahead = [kind.ahead(count) for kind, count in zip(self._kinds, self._counts, strict=True)]
+        self._outer = self._compiled_outer(state[: made.number])
+        self._pull, self._reached = made.pull_begin(state)
+
+    # ---- compile
+
+    def _compiled_windows(self, state: Tensors, batches: list[Tensors]) -> list[WindowKind]:
+        """One for each window; those that are alike share it"""
+        made, table = self._made, self._tables(self._made.theta)
+        known: list[WindowKind] = []
+        kinds, memory = [], made.memory
+        for k, batch in enumerate(batches):
+            before = memory, len(state)
+            kind = next((kind for kind in known if kind.before == before and self._alike(kind.first, k, batches)), None)
+            if kind is None:
+                if len(known) == KINDS:
+                    raise UntraceableError(f"there are more than {KINDS} kinds of windows")
+                pair = made.pair(k, memory, state, table, batch)
+                self._require_draws(pair.traced)
+                given = [*state, *made.theta, self._counts[k], *table, *batch, *made.task]
+                kind = compiled_window(k, before, pair, given, len(state) + len(made.theta), self._build)
+                known.append(kind)
+            kinds.append(kind)
+            memory, state = kind.memory, kind.after
+        return kinds
+
+    def _alike(self, i: int, k: int, batches: list[Tensors]) -> bool:
+        a, b = self._made.batches[i], self._made.batches[k]
+        same = (a.steps, a.others, a.nesting) == (b.steps, b.others, b.nesting)
+        return same and _layouts(batches[i]) == _layouts(batches[k]) and alike(a.loss, b.loss)
+
+    def _compiled_outer(self, params: Tensors) -> Callable[[Tensors, Tensors, Tensors], Sequence[Tensor]]:
+        found, self._metrics = self._made.outer(params)
+        self._require_draws(found)
+        choose_products(found.graph)
+        _, held, draws = found
+        examples = [*params, *self._made.theta, *self._made.task, *held, *(draw() for draw in draws)]
+        run = self._build(found.graph, examples, None)
+        return lambda params, theta, task: run([*params, *theta, *task, *held, *(draw() for draw in draws)])
+
+    def _require_draws(self, found: Traced) -> None:
+        if found.draws and not self._draws:
+            raise DrawsError
+
+    # ---- run
+
+    def __call__(self, theta: Tensors, task: Tensors) -> Found:
+        """Return the estimate of these tasks."""
+        passages, state = self._forward(theta, task)
+        losses, by_params, total, metrics = self._judged(state[: self._made.number], theta, task)
+        along = [*by_params, *(torch.zeros_like(x) for x in state[self._made.number :])]
+        weights = self._weights
+        if weights is not None:
+            losses, along, total = weights[-1] * losses, _scaled(weights[-1], along), _scaled(weights[-1], total)
+        while passages:
+            kind, saved, params = passages.pop()
+            count_product()
+            along = kind.backward(saved, along, total)
+            if weights is not None and passages:  # φ before window k is φ after window k − 1
+                weight, earlier = weights[len(passages) - 1], self._judged(params, theta, task)
+                losses = losses + weight * earlier.losses
+                along[: len(params)] = _added(along[: len(params)], _scaled(weight, earlier.by_params))
+                total = _added(total, _scaled(weight, earlier.by_theta))
+        return Found(losses, self._with_start(theta, task, along, total), metrics)
+
+    def _forward(self, theta: Tensors, task: Tensors) -> tuple[list[Passage], Tensors]:
+        """Run the windows. Keep what the way back needs of those that are swept."""
+        (state, batches), table, passages = self._begin(theta, task), self._tables(theta), []
+        for k, kind in enumerate(self._kinds):
+            count_gradient()
+            params = state[: self._made.number]
+            given = [*state, *theta, self._counts[k], *table, *batches[k], *task]
+            state, saved = kind.forward(given, self._ahead[k])
+            if k >= self._cut:
+                passages.append(Passage(kind, saved, params))
+        return passages, state
+
+    def _begin(self, theta: Tensors, task: Tensors) -> tuple[Tensors, list[Tensors]]:
+        """The state before the first window, and the batches of all windows; no more than views and copies mostly"""
+        made = self._made
+        results = made.begin.graph(*theta, *task, *made.begin.held)
+        return [x.contiguous() for x in results[: made.states]], [[results[i] for i in b.places] for b in made.batches]
+
+    def _judged(self, params: Tensors, theta: Tensors, task: Tensors) -> Judged:
+        count_gradient()
+        losses, *rest = self._outer(params, theta, task)
+        a, b = len(params), len(params) + len(theta)
+        return Judged(losses, list(rest[:a]), list(rest[a:b]), tree_unflatten(list(rest[b:]), self._metrics))
+
+    def _with_start(self, theta: Tensors, task: Tensors, along: Tensors, total: Tensors) -> Tensors:
+        """Add what the start hands on to θ. If the sweep was cut, memory is no part of it."""
+        if not self._reached:
+            return total
+        along = [*along[: self._made.number], *self._memory] if self._cut else along
+        found = self._pull.graph(*theta, *task, *along, *self._pull.held)
+        by_place = dict(zip(self._reached, found, strict=True))
+        return [x + by_place[i] if i in by_place else x for i, x in enumerate(total)]
+
+    def _tables(self, theta: Tensors) -> Tensors:
+        """The rates of all steps. Schedules are asked at every call."""
+        if not self._made.schedules:
+            return []
+        meta, first = self._made.meta_of(theta), self._made.first
+        steps = range(first, first + sum(window.steps for window in self._made.batches))
+        rows = [[rate_at(rate, meta, step) for step in steps] for rate in self._made.schedules]
+        return [torch.tensor(row, dtype=torch.float64) for row in rows]
+
+
+def _scaled(factor: Any, tensors: Tensors) -> Tensors:
+    return [factor * x for x in tensors]
+
+
+def _added(a: Tensors, b: Tensors) -> Tensors:
+    return list(torch._foreach_add(a, b))
+
+
+def _layouts(tensors: Sequence[Tensor]) -> list[Any]:
+    return [(x.shape, x.stride(), x.dtype) for x in tensors]

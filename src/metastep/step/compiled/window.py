@@ -1,0 +1,106 @@
+"""A window and its pullback as two compiled functions, which serve all windows that differ in values alone."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.step.compiled.graphs import Draw, Traced, hoist, is_tangent, placeholders, reached, set_outputs
+from metastep.step.compiled.inductor import Build, Run, cut
+from metastep.step.compiled.products import choose_products
+from metastep.step.compiled.tracing import Pair
+
+Tensors = list[Tensor]
+
+
+class WindowKind(NamedTuple):
+    """Hold what computes windows of one kind.
+
+    Args:
+        first: The number of the first such window.
+        before: How the optimizer's memory before it is nested, and the number of tensors of the state.
+        memory: How the memory after it is nested.
+        after: A state after it, whose values do not matter.
+        ahead: Computes what depends on the number of steps alone.
+        held: Tensors that the loss holds.
+        draws: Random numbers that it draws.
+        nodes: Operations in both graphs.
+        there: Computes the state after the window, and what is saved.
+        inputs: Its inputs, among all that are given.
+        back: Computes Λ before the window, of what is saved.
+        along: Which Λ it takes.
+        alive: Which results it gives. The others are zero.
+    """
+
+    first: int
+    before: tuple[Any, int]
+    memory: Any
+    after: Tensors
+    ahead: Callable[[Tensor], Sequence[Tensor]]
+    held: Tensors
+    draws: list[Draw]
+    nodes: int
+    there: Run
+    inputs: list[int]
+    back: Run
+    along: list[int]
+    alive: list[int]
+
+    def forward(self, given: Tensors, ahead: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+        """Return the state after the window, and what is saved for the way back."""
+        given = [*given, *self.held, *[draw() for draw in self.draws], *ahead]
+        results = self.there([given[i] for i in self.inputs])
+        return list(results[: len(self.after)]), list(results[len(self.after) :])
+
+    def backward(self, saved: Tensors, along: Tensors, total: Tensors) -> Tensors:
+        """Return Λ before the window, and add to `total` what the window hands on to θ."""
+        found = self.back([*saved, *[along[i] for i in self.along]])
+        size = self.before[1]
+        if len(found) == len(self.alive) == size and self.alive[-1] == size - 1:
+            return list(found)
+        by_place = dict(zip(self.alive, found, strict=True))
+        for i, x in by_place.items():
+            if i >= size:
+                total[i - size] = total[i - size] + x
+        return [by_place[i] if i in by_place else torch.zeros_like(along[i]) for i in range(size)]
+
+
+def compiled_window(k: int, before: tuple[Any, int], pair: Pair, given: Tensors, step: int, build: Build) -> WindowKind:
+    """Compile window k.
+
+    Args:
+        k: The number of the window.
+        before: How the memory before it is nested, and the number of tensors of the state.
+        pair: The window and its pullback as one graph.
+        given: Its inputs.
+        step: The place of the number of steps among them.
+        build: What makes a function of a graph.
+    """
+    ahead, found = hoist(pair.traced, step)
+    choose_products(found.graph)
+    names = [str(node.target) for node in placeholders(found.graph)]
+    primals, tangents = [name for name in names if not is_tangent(name)], [name for name in names if is_tangent(name)]
+    alive = _drop_zeros(found, pair.states)
+    forward, backward = cut(found.graph, pair.states)
+    inputs = [primals.index(str(node.target)) for node in placeholders(forward)]
+    along = [tangents.index(str(node.target)) for node in placeholders(backward) if is_tangent(str(node.target))]
+    # `given` is laid out as the graph has it: what was held, drawn and known ahead follows in this order.
+    examples = [*given, *found.held, *(draw() for draw in found.draws), *ahead(given[step])]
+    run = build(forward, [examples[i] for i in inputs], pair.states)
+    results = list(run([examples[i] for i in inputs]))
+    after, saved = results[: pair.states], results[pair.states :]
+    pull = build(backward, [*saved, *[torch.zeros_like(after[i]) for i in along]], None)
+    nodes = len(forward.graph.nodes) + len(backward.graph.nodes)
+    return WindowKind(
+        k, before, pair.memory, after, ahead, found.held, found.draws, nodes, run, inputs, pull, along, alive
+    )  # fmt: skip
+
+
+def _drop_zeros(found: Traced, outputs: int) -> list[int]:
+    """Drop the results that no Λ reaches, which are 0. Return the numbers of those that are left."""
+    results: list[Any] = list(found.graph.graph.output_node().args[0])  # type: ignore[arg-type]
+    by_along = reached(found.graph, is_tangent)
+    alive = [i for i, result in enumerate(results[outputs:]) if result in by_along]
+    set_outputs(found.graph, [*results[:outputs], *[results[outputs + i] for i in alive]])
+    return alive
