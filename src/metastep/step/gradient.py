@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from metastep.core.accumulation import accumulated
-from metastep.core.checks import require_data, require_other_names
+from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
+from metastep.core.from_torch import resolved
 from metastep.core.method import Method
 from metastep.core.modules import tree_of
-from metastep.core.optimizers import InnerOptimizer
 from metastep.core.options import Checked
 from metastep.core.problems import few_shot_of, in_batches
 from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
 from metastep.core.value import Value
 from metastep.core.windows import InnerLoop, Problem, Steps
-from metastep.errors import MetastepError, NonFiniteError
+from metastep.errors import MetastepError
 from metastep.step.apart import apart
 from metastep.step.arguments import (
     USAGE,
@@ -40,7 +40,7 @@ from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Asked, Served, served
 from metastep.step.compiled.engine import Compiled
-from metastep.step.mapped import Keep, at_once, mapped, require_start, started
+from metastep.step.mapped import Keep, at_once, mapped, started
 from metastep.step.surrogate import loss_of
 
 
@@ -62,7 +62,7 @@ class MetaGradient(Value, Checked):
     Args:
         problem: What is learned: `few_shot(net, loss)`, or a `Problem` of three functions.
         method: How the meta-gradient is estimated, such as `MAML()` or `MultiStep(window=4)`.
-        inner: The inner optimizer, such as `SGD(lr=0.1)`.
+        inner: The inner optimizer, such as `SGD(lr=0.1)`, or one of torch.optim that holds the module's parameters.
         steps: Inner steps, or a list with the length of each window.
         batch: Examples of the support in each window's mini-batch; all if left out.
         shuffled: Shuffle the support before every pass over it.
@@ -90,7 +90,7 @@ class MetaGradient(Value, Checked):
     usage: ClassVar[str] = USAGE
     problem: Problem
     method: Method
-    inner: InnerOptimizer
+    inner: Any
     _: KW_ONLY
     steps: Steps
     batch: int | None = None
@@ -101,6 +101,8 @@ class MetaGradient(Value, Checked):
 
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)
+        few_shot = few_shot_of(self.problem)
+        object.__setattr__(self, "inner", resolved(self.inner, None if few_shot is None else few_shot.module))
         require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
         _ = self.loop  # says at once what does not fit
         if isinstance(self.steps, list):
@@ -151,13 +153,10 @@ class MetaGradient(Value, Checked):
         if isinstance(tasks, list) and not _alike(tasks):
             return self._one_by_one(meta, tasks, keep, start)
         tasks = self._stacked(tasks)
-        start = None if start is None else require_start(start, tasks, self.inner)
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
         require_finite(self._estimator_of(start), meta, tasks, found)
-        if keep == "state":
-            return found._replace(state=found.state._replace(inner=type(self.inner).__name__))
         return found
 
     @apart
@@ -222,7 +221,6 @@ class MetaGradient(Value, Checked):
             starts = _starts(start, len(tasks))
             return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
         tasks = self._stacked(tasks)
-        start = None if start is None else require_start(start, tasks, self.inner)
         found, _ = self._served(tasks, None, start)
         if found is not None:
             found.require_values(meta, tasks)
@@ -233,11 +231,10 @@ class MetaGradient(Value, Checked):
         """Return θ for these parameters, with the rates or the memory that the method learns.
 
         Args:
-            params: A module, whose own parameters θ then is; or a tree of tensors. If none of them requires grad, θ
-                holds copies that do.
+            params: A tree of tensors, or a module, whose own parameters θ then is.
 
         Returns:
-            θ. What it holds requires grad, except for tensors that are frozen among others that are not.
+            θ. Its tensors require grad.
 
         Example:
             >>> import torch
@@ -249,8 +246,6 @@ class MetaGradient(Value, Checked):
             ['params', 'rates']
         """
         params = tree_of(params)
-        if not any(leaf.requires_grad for leaf in tree_leaves(params)):
-            params = map_tree(lambda leaf: leaf.detach().clone().requires_grad_(), params)
         meta = self.method.init(params, self.inner, self.loop.lengths)
         own = {id(leaf) for leaf in tree_leaves(params)}
         return map_tree(lambda leaf: leaf if id(leaf) in own else leaf.requires_grad_(), meta)
@@ -279,11 +274,10 @@ class MetaGradient(Value, Checked):
             params: φ that solves its inner problem: a tree or a module.
 
         Returns:
-            An `Estimate` of this task. Its metrics have one value.
+            An `Estimate` of this task.
 
         Raises:
-            MetastepError: The method is not an implicit one, or params are not φ of one task.
-            NonFiniteError: The result is not finite.
+            MetastepError: The method is not an implicit one.
         """
         at = getattr(self.method, "at", None)
         if at is None:
@@ -293,15 +287,8 @@ class MetaGradient(Value, Checked):
             )
         require_order(meta, task)
         meta, state = tree_of(meta), self.inner.init(map_tree(torch.Tensor.detach, tree_of(params)))
-        require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params, of one task,")
-        found = Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
-        each = map_tree(lambda x: x[None], {"loss": found.loss, **require_other_names(found.metrics)})
-        if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves((found.loss, found.grad))):
-            raise NonFiniteError(
-                f"the implicit gradient at these params is not finite; the outer loss there is {float(found.loss):g}. "
-                "Look at params, or at the solver of the method."
-            )
-        return found._replace(metrics=each, state=None)
+        require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params")
+        return Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
 
     @property
     def path(self) -> str:
