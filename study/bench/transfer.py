@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from metastep.data.batches import Batch, Batches
-from metastep.data.pictures import LabelledSet, LabelledSplits
+from metastep.data.pictures import Labelled, Pictures
 from metastep.train.transfer.building import layers_of, network, seeded, source_net, target_net
 from metastep.train.transfer.config import MethodConfig, TransferConfig
 from metastep.train.transfer.features import Tapped
@@ -44,23 +44,23 @@ def config_of(case: Case, device: torch.device) -> TransferConfig:
     )
 
 
-def load(case: Case, device: torch.device) -> LabelledSplits:
+def load(case: Case, device: torch.device) -> Labelled:
     return pictures(TRANSFERS[case.setting], device)
 
 
 @cache
-def pictures(setting: Transfer, device: torch.device) -> LabelledSplits:
+def pictures(setting: Transfer, device: torch.device) -> Labelled:
     """Whole batches only: the last one of an epoch would be recorded for itself"""
     data, generator = setting.config.data, torch.Generator().manual_seed(0)
     number = EPOCH * data.batch
     images = torch.randint(256, (number, 3, data.size, data.size), dtype=torch.uint8, generator=generator)
     labels = torch.randint(setting.classes, (number,), generator=generator)
-    noise = LabelledSet(images, labels, tuple(map(str, range(setting.classes)))).to(device)
-    return LabelledSplits(noise, noise, noise, "noise")
+    noise = Pictures(images, labels, tuple(map(str, range(setting.classes)))).to(device)
+    return Labelled(noise, noise, noise, "noise")
 
 
 @contextmanager
-def untrained_source(config: TransferConfig, data: LabelledSet) -> Iterator[Path]:
+def untrained_source(config: TransferConfig, data: Pictures) -> Iterator[Path]:
     """Weights in a file, which is where training wants them"""
     classes = config.source.classes or SOURCE_CLASSES
     with TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ class Nets(NamedTuple):
     guidance: Guidance | None  # for scratch, none
 
 
-def nets(config: TransferConfig, data: LabelledSet, x: torch.Tensor) -> Nets:
+def nets(config: TransferConfig, data: Pictures, x: torch.Tensor) -> Nets:
     """For whoever does not have them built by training; `x`, of the batches, tells the sizes"""
     with untrained_source(config, data) as weights:
         target = Tapped(target_net(config, data, None).to(x.device, x.dtype).train(), ())

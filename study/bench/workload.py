@@ -74,7 +74,8 @@ def pictures(case: Case, device: torch.device) -> Tensor:
 
 @cache
 def _real(name: str, split: str, data: str, device: torch.device) -> Tensor:
-    return load(name, Path(data), split).images.to(device, copy=True)  # not mapped from a file, page by page
+    rows, _ = load(name, Path(data)).classes(split).rows()
+    return rows.to(device, copy=True)  # not mapped from a file, page by page
 
 
 @cache

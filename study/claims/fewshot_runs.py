@@ -9,7 +9,7 @@ from typing import Any, Literal
 from metastep.core.windows import window_lengths
 from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
-from metastep.data.registry import entry_of
+from metastep.data.registry import data_set
 from metastep.train.device import device_for, set_products
 from metastep.train.errors import RunError
 from metastep.train.fewshot import evaluate as evaluating, scores, train as training
@@ -57,18 +57,18 @@ def read(folder: Path) -> TrainConfig:
 
 
 def lacking(config: TrainConfig, data: Path | None) -> str | None:
-    entry, root = entry_of(config.data.name), data_root(data)
-    return None if entry.embedded or (root and entry.locate(root)) else entry.name
+    kind, root = data_set(config.data.name), data_root(data)
+    return None if kind.embedded or (root and kind.find(root)) else config.data.name
 
 
 def described(config: TrainConfig, data: Path | None) -> str:
-    entry, root = entry_of(config.data.name), data_root(data)
+    kind, root = data_set(config.data.name), data_root(data)
     classes = (
         "training and validation classes, none held out" if config.data.split == "trainval" else "training classes"
     )
     turns = {"none": "", "per_episode": ", quarter turns by episode", "as_classes": ", quarter turns as classes"}
-    files = files_note(entry.locate(root)) if root else ""
-    return f"{entry.name}, {classes}{turns[config.data.rotations]}{files}"
+    files = files_note(kind.find(root)) if root else ""
+    return f"{config.data.name}, {classes}{turns[config.data.rotations]}{files}"
 
 
 def train(

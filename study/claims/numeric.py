@@ -16,7 +16,7 @@ from metastep.core.problems import few_shot
 from metastep.core.trees import Tree, relative_change
 from metastep.core.windows import Problem, Task
 from metastep.data.errors import DataError
-from metastep.data.labelled import load_labelled
+from metastep.data.registry import load
 from metastep.step.gradient import MetaGradient
 from metastep.train.transfer.presets import SIZES, TARGETS
 from study.claims.claims import Finding, Presets, holds
@@ -120,8 +120,6 @@ def _counted(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...]]]:
     for target, (name, config) in TARGETS.items():
         if is_there(name, evidence.data):
             try:
-                splits = load_labelled(name, evidence.data, config.data.size)
+                yield target, load(name, evidence.data, config.data.size).labelled().counts
             except DataError:  # among other things, other sizes than it should have
                 yield target, ()
-            else:
-                yield target, tuple(len(part.labels) for part in (splits.train, splits.val, splits.test))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metastep.data.labelled import labelled_entry
 from metastep.data.progress import Progress
+from metastep.data.registry import data_set
 from metastep.errors import MetastepError
 from metastep.train.fields import Device
 from metastep.train.metrics import read_metrics
@@ -69,18 +69,18 @@ def lacking(config: TransferConfig, data: Path | None) -> str | None:
 
 
 def is_there(name: str, data: Path | None) -> bool:
-    """Whether a labelled data set is at hand"""
-    entry, root = labelled_entry(name), data_root(data)
-    return entry.embedded or bool(root and entry.locate(root))
+    """Whether a data set is at hand"""
+    kind, root = data_set(name), data_root(data)
+    return kind.embedded or bool(root and kind.find(root))
 
 
 def described(config: TransferConfig, data: Path | None) -> str:
-    entry, root = labelled_entry(config.data.name), data_root(data)
+    kind, root = data_set(config.data.name), data_root(data)
     source = ""
     if config.needs_source:
         source = f"; source {config.source.net}, {config.source.weights or f'trained on {config.source.dataset}'}"
-    files = files_note(entry.locate(root)) if root else ""
-    return f"{entry.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
+    files = files_note(kind.find(root)) if root else ""
+    return f"{config.data.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
 
 
 def train(

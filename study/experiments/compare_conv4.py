@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=200, help="of meta-training before the second look")
     options = parser.parse_args()
     torch.set_num_threads(1)  # two on two shared cores are erratic
-    images = load("glyphs", None, "train").images
+    images, _ = load("glyphs").classes("train").rows()
     tasks = draw(images, EPISODES, EVALUATION_SEED, 0, TASKS)
     rows: list[dict[str, Any]] = []
     for lr in RATES:

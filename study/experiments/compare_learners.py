@@ -36,7 +36,7 @@ def gradients(config: TrainConfig, net: nn.Module) -> dict[str, ms.MetaGradient]
 def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
     learner = ms.Learner.load(folder)
     config = learner.config
-    images = load(config.data.name, data, "test").images
+    images, _ = load(config.data.name, data).classes("test").rows()
     tasks = draw(images, Episodes(config.data.ways, config.data.shots, queries=15), EVALUATION_SEED, 0, count)
     rows = []
     for row in ms.compare(gradients(config, learner.net), learner.meta, tasks, repeats=1):

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from metastep.core.problems import accuracy
 from metastep.core.trees import Tree, norm, subtract
 from metastep.core.windows import Task
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
@@ -20,7 +20,7 @@ HEAD = "head"  # how the names of the last layer's parameters begin
 
 
 @torch.no_grad()
-def first_look(config: TrainConfig, images: ImageSet) -> dict[str, float | None]:
+def first_look(config: TrainConfig, images: Pictures) -> dict[str, float | None]:
     """Means over the tasks of the first iteration, None where they are not finite; of the queries, all but the last"""
     learner, _, gradient, draw, _ = prepare(config, images, None, ALONE)
     batch = draw(0, config.outer.tasks)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from metastep.core.problems import few_shot
 from metastep.core.random import seed_noise
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
 from metastep.train.device import prepare_device, uses_gpu
 from metastep.train.fewshot.config import TrainConfig
@@ -49,7 +49,7 @@ class Trained(NamedTuple):
     seconds: float
 
 
-def trained(config: TrainConfig, images: ImageSet, plain: bool) -> Trained:
+def trained(config: TrainConfig, images: Pictures, plain: bool) -> Trained:
     parts, began = prepare(config, images, None, ALONE), time.perf_counter()
     if plain:
         problem = few_shot(parts.learner.net, plain_cross_entropy)

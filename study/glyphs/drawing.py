@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from metastep.data.cache import Arrays
-from metastep.data.scripts import SCRIPTS
+from metastep.data.sets.glyphs import ORDER
 from study.glyphs.handwriting import Hand, draw
 from study.glyphs.ranges import RANGES
 from study.glyphs.typeset import candidates, distinct, fingerprints, legible
@@ -16,7 +16,7 @@ BATCH = 32  # classes drawn at a time
 
 def choose_classes() -> list[tuple[int, int]]:
     """Return (index of the script, code point) of the characters that look different from all before them."""
-    owner = {point: index for index, script in enumerate(SCRIPTS) for point in candidates(RANGES[script.name])}
+    owner = {point: index for index, script in enumerate(ORDER) for point in candidates(RANGES[script])}
     points, pictures = legible(list(owner))
     kept = distinct(fingerprints(pictures), MIN_DISTANCE)
     return [(owner[points[index]], points[index]) for index in kept]
@@ -25,7 +25,8 @@ def choose_classes() -> list[tuple[int, int]]:
 def draw_glyphs() -> Arrays:
     """Draw the classes of all splits, in the order of the scripts and of their code points.
 
-    `images` are as in an ImageSet. For each class, `points` has its code point and `scripts` its index into SCRIPTS.
+    `images` are (classes, drawings, 1, height, width). For each class, `points` has its code point and `scripts` its
+    index into ORDER.
     """
     scripts, points = zip(*choose_classes(), strict=True)
     batches = [draw(points[start : start + BATCH], HAND) for start in range(0, len(points), BATCH)]

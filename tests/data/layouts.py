@@ -5,7 +5,6 @@ import random
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +13,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from metastep.data.official import Official
+from metastep.core.registry import name_of
+from metastep.data.official import PictureSplit
 from metastep.data.sets.cifar100 import CIFAR100
-from metastep.data.sets.photos import CUB200, INDOOR67, STANFORD40, STANFORD_DOGS
+from metastep.data.sets.cub200 import CUB200
+from metastep.data.sets.indoor67 import Indoor67
+from metastep.data.sets.stanford40 import Stanford40
+from metastep.data.sets.stanford_dogs import StanfordDogs
 from metastep.data.sets.stl10 import STL10
-from metastep.data.sets.tiny_imagenet import TINY_IMAGENET
+from metastep.data.sets.tiny_imagenet import TinyImageNet
 from tests.data.helpers import encoded
 
 CLASSES, TRAIN, TEST = 3, 4, 2  # classes; pictures of each
@@ -33,9 +36,14 @@ NAMES = ("a_ant", "b_bee", "c_cat")
 class Layout(NamedTuple):
     """A data set, how a tiny one is written, and the colours of its training part in the official order."""
 
-    official: Official
+    kind: type[PictureSplit]
     write: Callable[[Path], None]
     order: list[Colour]
+
+    @property
+    def name(self) -> str:
+        """Of the data set that it is a tiny version of"""
+        return str(name_of(self.kind.__bases__[0]))
 
 
 def shuffled(colours: list[Colour]) -> list[Colour]:
@@ -138,18 +146,19 @@ def write_stanford_dogs(root: Path) -> None:
     put(root / "stanford_dogs", files)
 
 
-def _tiny(official: Official) -> Official:
-    return replace(official, sizes=SIZES)
+def tiny(kind: type[PictureSplit], **changes: object) -> type[PictureSplit]:
+    """The same data set with fewer pictures"""
+    return type("Tiny", (kind,), {"counts": SIZES} | changes)
 
 
 LAYOUTS = (
-    Layout(_tiny(STL10), write_stl10, shuffled(TRAINING)),
-    Layout(_tiny(CIFAR100), write_cifar100, shuffled(TRAINING)),
-    Layout(_tiny(TINY_IMAGENET), write_tiny_imagenet, TRAINING),
-    Layout(_tiny(CUB200), write_cub200, TRAINING),
-    Layout(_tiny(INDOOR67), write_indoor67, TRAINING),
-    Layout(_tiny(STANFORD40), write_stanford40, TRAINING),
-    Layout(_tiny(STANFORD_DOGS), write_stanford_dogs, TRAINING),
+    Layout(tiny(STL10), write_stl10, shuffled(TRAINING)),
+    Layout(tiny(CIFAR100), write_cifar100, shuffled(TRAINING)),
+    Layout(tiny(TinyImageNet), write_tiny_imagenet, TRAINING),
+    Layout(tiny(CUB200), write_cub200, TRAINING),
+    Layout(tiny(Indoor67), write_indoor67, TRAINING),
+    Layout(tiny(Stanford40), write_stanford40, TRAINING),
+    Layout(tiny(StanfordDogs), write_stanford_dogs, TRAINING),
 )
 
 ARCHIVES = {  # of each data set: its official archives, and the folder or files that each is made of

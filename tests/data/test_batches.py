@@ -6,16 +6,16 @@ import torch
 from metastep.data.augment import augmented, plain, random_numbers
 from metastep.data.augmentations import AUGMENTATIONS
 from metastep.data.batches import Batches, draw_epoch
-from metastep.data.pictures import LabelledSet
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 
 COUNT = 50
 
 
-def numbered(count: int = COUNT, side: int = 8) -> LabelledSet:
+def numbered(count: int = COUNT, side: int = 8) -> Pictures:
     """Pictures of one colour, which is their number; labels say it, too."""
     images = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, side, side).contiguous()
-    return LabelledSet(images, torch.arange(count), ("x",) * count)
+    return Pictures(images, torch.arange(count), ("x",) * count)
 
 
 def order(batches: Batches, epoch: int) -> list[int]:
@@ -46,7 +46,7 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
 @pytest.mark.parametrize("kind", AUGMENTATIONS)
 def test_a_batch_is_what_its_pictures_are(kind: str) -> None:
     images = torch.randint(0, 256, (COUNT, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    data = LabelledSet(images, torch.arange(COUNT), ("x",) * COUNT)
+    data = Pictures(images, torch.arange(COUNT), ("x",) * COUNT)
     batches = Batches(data, 8, kind, seed=9)
     x, y = batches.batch(4, 6)
     assert len(y) == 2

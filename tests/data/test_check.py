@@ -10,7 +10,7 @@ from PIL import Image
 from metastep.data.check import Finding, check_folder, usable_pictures
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
-from metastep.data.folder import load_folder
+from metastep.data.registry import load
 from metastep.data.serving import Served, possible
 from metastep.data.splits import PARTS
 from tests.data.helpers import write_classes
@@ -119,10 +119,10 @@ def test_what_the_loader_refuses_is_found(tmp_path: Path, damage: str) -> None:
             (tmp_path / "a" / "c").symlink_to(tmp_path)
     if check_folder(tmp_path):
         with pytest.raises(DataError):
-            load_folder(tmp_path, size=4)
+            load(f"folder:{tmp_path}", size=4).classes("all")
     else:
         assert damage == "none"
-        load_folder(tmp_path, size=4)
+        load(f"folder:{tmp_path}", size=4).classes("all")
 
 
 def test_progress_counts_classes(tmp_path: Path) -> None:

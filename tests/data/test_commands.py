@@ -1,6 +1,8 @@
 """`metastep data`: tables and pictures where it works, one line and a status where it does not."""
 
 import re
+import subprocess
+import sys
 from inspect import Signature
 from pathlib import Path
 
@@ -12,9 +14,7 @@ from metastep.cli import data as commands
 from metastep.cli.data import app
 from metastep.cli.train import DEFAULT
 from metastep.cli.transfer import DEFAULT as TRANSFER_DEFAULT
-from metastep.data import registry
-from metastep.data.folder import load_folder
-from metastep.data.labelled import LABELLED
+from metastep.data.registry import data_set, data_sets, load
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.transfer.presets import PRESETS as TRANSFER_PRESETS
 from tests.data.helpers import write_classes
@@ -59,12 +59,10 @@ def check_refused(result: Result, *parts: str) -> None:
 def test_list_names_every_data_set_and_where_to_get_it() -> None:
     result = run("list")
     assert result.exit_code == 0
-    for entry in registry.ENTRIES:
-        for text in (entry.name, entry.summary, entry.licence, entry.source, ", ".join(entry.splits)):
+    for name, kind in data_sets().items():
+        for text in (name, kind.summary, kind.licence, kind.source, kind.labelled_in_words):
             assert text in result.output
-    for labelled in LABELLED:
-        for text in (labelled.name, labelled.summary, labelled.licence, labelled.source, labelled.parts):
-            assert text in result.output
+        assert (f"metastep data get {name}, or" in result.output) == bool(kind.downloads)
     assert "none; name one with --data or METASTEP_DATA" in result.output
 
 
@@ -72,10 +70,19 @@ def test_list_names_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "omniglot.npz").touch()
     by_option = run("list", "--data", tmp_path)
     assert f"{tmp_path}/omniglot.npz" in by_option.output
-    assert registry.OMNIGLOT.source not in by_option.output
-    assert registry.MINI_IMAGENET.source in by_option.output
+    assert data_set("omniglot").source not in by_option.output
+    assert data_set("mini_imagenet").source in by_option.output
     monkeypatch.setenv("METASTEP_DATA", str(tmp_path))
     assert run("list").output == by_option.output
+
+
+def test_list_loads_no_torch() -> None:
+    code = (
+        "import sys; from metastep.__main__ import main; sys.argv = ['metastep', 'data', 'list']\n"
+        "try: main()\nexcept SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_list_of_an_absent_directory(tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_check_of_a_good_folder(tmp_path: Path) -> None:
 
 def test_check_says_which_splits_cannot_serve(tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "photos", dict.fromkeys("abcdefghijkl", 3))
-    train, test = (set(load_folder(folder, part, size=4).names) for part in ("train", "test"))
+    train, test = (set(load(f"{folder}", size=4).classes(part).names) for part in ("train", "test"))
     for name in sorted(train)[:6]:
         (folder / name / "000.png").unlink()
     result = run("check", folder, "--ways", 3, "--queries", 2)
@@ -235,9 +242,10 @@ def test_check_for_transfer_goes_on_without_what_is_wrong(tmp_path: Path) -> Non
 
 def test_check_of_labelled_data_for_transfer() -> None:
     assert run("check", "digits", "--transfer").output == run("check", "digits").output
-    check_refused(run("check", "omniglot", "--transfer"), "'omniglot': unknown. Choose one of digits, glyphs")
-    write_classes(Path("omniglot"), {"a": 5, "b": 5})  # as transfer takes it
-    assert run("check", "omniglot", "--transfer").output.endswith("omniglot: all is well for transfer\n")
+    check_refused(run("check", "omniglot", "--transfer"), "omniglot: where is it?")
+    write_classes(Path("omniglot"), {"a": 5, "b": 5})  # a name is the data set's, whatever lies here
+    check_refused(run("check", "omniglot", "--transfer"), "omniglot: where is it?")
+    assert run("check", "./omniglot", "--transfer").output.endswith("omniglot: all is well for transfer\n")
 
 
 def test_glyphs_are_for_both() -> None:
@@ -300,8 +308,7 @@ def test_labelled_data_can_be_shown_and_checked(elsewhere: Path) -> None:
 
 @pytest.mark.parametrize("command", ["show", "check", "get"])
 def test_labelled_data_that_is_not_here_can_be_had_elsewhere(command: str, tmp_path: Path) -> None:
-    (entry,) = (entry for entry in LABELLED if entry.name == "cub200")
-    check_refused(run(command, "cub200", "--data", tmp_path), entry.source)
+    check_refused(run(command, "cub200", "--data", tmp_path), data_set("cub200").source)
 
 
 def test_list_finds_labelled_data(tmp_path: Path) -> None:
@@ -319,7 +326,9 @@ def test_get_says_what_it_cannot_fetch() -> None:
     for arguments, words in (
         (["get", "mini_imagenet"], "cannot be downloaded for you"),
         (["get", "omniglot"], "Name a data directory"),
-        (["get", "nothing"], "no data set of that name"),
+        (["get", "nothing"], "there is no data set 'nothing'"),
+        (["get", "stl10"], "To get it: https://cs.stanford.edu"),
+        (["get", "folder:x"], "cannot be downloaded for you"),
     ):
         run = CliRunner().invoke(app, arguments, env={"METASTEP_DATA": ""})
         assert run.exit_code == 2

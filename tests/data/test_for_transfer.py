@@ -9,10 +9,10 @@ from PIL import Image
 
 from metastep.data.check import check_folder
 from metastep.data.errors import DataError
-from metastep.data.for_transfer import Outlook, in_words, outlook
 from metastep.data.images import Look
-from metastep.data.labelled import load_labelled
-from metastep.data.pictures import LabelledSet
+from metastep.data.pictures import Pictures
+from metastep.data.registry import load
+from metastep.data.serving import Outlook, outlook
 from tests.data.helpers import encoded, noise, write_classes
 
 PARTED = {"train": 9, "test": 3, "val": 4}
@@ -28,7 +28,7 @@ def write_parts(folder: Path, *parts: str) -> Path:
     return folder
 
 
-def described(part: LabelledSet) -> tuple[tuple[str, ...], list[int]]:
+def described(part: Pictures) -> tuple[tuple[str, ...], list[int]]:
     return part.names, part.sizes
 
 
@@ -41,7 +41,7 @@ def seen_in(folder: Path) -> Outlook:
 @pytest.mark.parametrize("parts", [(), ("train", "test"), ("train", "val", "test")])
 def test_the_numbers_are_those_of_a_run(parts: tuple[str, ...], tmp_path: Path) -> None:
     folder = write_parts(tmp_path, *parts) if parts else write_classes(tmp_path, {"a": 11, "b": 3, "c": 7})
-    ours, theirs = seen_in(folder).splits, load_labelled(str(folder), size=8)
+    ours, theirs = seen_in(folder).parts, load(str(folder), size=8).labelled()
     assert list(map(described, ours[:3])) == list(map(described, theirs[:3]))
     assert ours.validation == theirs.validation
 
@@ -52,11 +52,11 @@ def test_what_was_found_is_taken_for_removed(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "a" / "000.png", tmp_path / "b" / "copy.png")
     (tmp_path / "stray.png").touch()
     (tmp_path / "bare").mkdir()
-    ours = seen_in(tmp_path).splits
+    ours = seen_in(tmp_path).parts
     for path in ("a/notes.txt", "b/copy.png", "stray.png"):
         (tmp_path / path).unlink()
     (tmp_path / "bare").rmdir()
-    assert list(map(described, ours[:3])) == list(map(described, load_labelled(str(tmp_path), size=8)[:3]))
+    assert list(map(described, ours[:3])) == list(map(described, load(str(tmp_path), size=8).labelled()[:3]))
 
 
 def small(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_it_is_refused_in_the_words_of_a_run(write: Callable[[Path], None], word
     write(tmp_path / "mine")
     refusal = outlook(tmp_path / "mine", [])
     with pytest.raises(DataError) as caught:
-        load_labelled(str(tmp_path / "mine"), size=8)
+        load(str(tmp_path / "mine"), size=8).labelled()
     assert refusal == str(caught.value)
     assert words in refusal
 
@@ -138,7 +138,7 @@ def test_kinds_and_sizes_are_told(modes: tuple[str, ...], kind: str, tmp_path: P
         place.mkdir(exist_ok=True)
         picture = Image.new(mode, (5 if i == 3 else 12 if i == 4 else 8, 7), i)
         (place / f"{i}.img").write_bytes(encoded(picture, "TIFF" if mode == "CMYK" else "PNG"))
-    assert in_words(seen_in(tmp_path), 32, 2)[0] == (
+    assert seen_in(tmp_path).in_words(32, 2)[0] == (
         f"pictures: {kind}; each is stretched to 32x32 pixels (--size) and read in colour: "
         "the source has to be for colour too"
     )
@@ -146,7 +146,7 @@ def test_kinds_and_sizes_are_told(modes: tuple[str, ...], kind: str, tmp_path: P
 
 def test_pictures_of_one_size_have_one(tmp_path: Path) -> None:
     seen = seen_in(write_classes(tmp_path, {"a": 3, "b": 3}))._replace(looks=[Look(640, 480, False)] * 6)
-    assert "pictures: 6 of 640x480, in colour; each" in in_words(seen, 8, 4)[0]
+    assert "pictures: 6 of 640x480, in colour; each" in seen.in_words(8, 4)[0]
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,5 @@ def test_pictures_of_one_size_have_one(tmp_path: Path) -> None:
 )
 def test_batches_are_counted(batch: int, words: str, tmp_path: Path) -> None:
     seen = seen_in(write_classes(tmp_path, {"a": 10, "b": 5}))  # 6 and 3 to train on
-    assert in_words(seen, 8, batch)[2].endswith(words)
-    assert in_words(seen, 8, batch)[1] == "validation: 20% of each class, drawn with seed 0"
+    assert seen.in_words(8, batch)[2].endswith(words)
+    assert seen.in_words(8, batch)[1] == "validation: 20% of each class, drawn with seed 0"

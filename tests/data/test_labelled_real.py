@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.holdout import INDICES
-from metastep.data.labelled import load_labelled
-from metastep.data.pictures import LabelledSet, LabelledSplits
+from metastep.data.pictures import Labelled, Pictures
+from metastep.data.registry import load
+from metastep.data.splits import INDICES
 
 
-def counts(data: LabelledSet) -> set[int]:
+def counts(data: Pictures) -> set[int]:
     return set(data.labels.bincount(minlength=len(data.names)).tolist())
 
 
-def checksum(splits: LabelledSplits) -> int:
+def checksum(splits: Labelled) -> int:
     """Of every pixel, its place, and the place of its picture."""
     images = torch.cat([part.images for part in splits[:3]]).flatten(1).long()
     places = torch.arange(images.shape[1]) % 101 + 1
@@ -24,7 +24,7 @@ def checksum(splits: LabelledSplits) -> int:
 
 
 def test_stl10(real_data: Path) -> None:
-    splits = load_labelled("stl10", real_data)
+    splits = load("stl10", real_data).labelled()
     assert [len(part.labels) for part in splits[:3]] == [4_500, 500, 8_000]
     assert [counts(part) for part in splits[:3]] == [{450}, {50}, {800}]
     assert splits.validation == "L2T-ww's 500 indices"
@@ -33,7 +33,7 @@ def test_stl10(real_data: Path) -> None:
         assert splits.val.labels.tolist() == pack["y_train"][indices["stl10"]].tolist()
     assert checksum(splits) == STL10_CHECKSUM  # lossless, so it is the same wherever Pillow runs
     with pytest.raises(DataError, match="holds pictures of 32x32, not of 96x96"):
-        load_labelled("stl10", real_data, size=96)
+        load("stl10", real_data, size=96).labelled()
 
 
 STL10_CHECKSUM = 110_581_270_302_126
@@ -41,13 +41,13 @@ STL10_CHECKSUM = 110_581_270_302_126
 
 def test_stl10_without_the_indices_is_drawn(real_data: Path, tmp_path: Path) -> None:
     (tmp_path / "stl10_32_lossless.npz").symlink_to(real_data / "stl10_32_lossless.npz")
-    splits = load_labelled("stl10", tmp_path)
+    splits = load("stl10", tmp_path).labelled()
     assert splits.validation == "50 of each class, drawn with seed 0"
     assert [counts(part) for part in splits[:3]] == [{450}, {50}, {800}]
 
 
 def test_cifar100(real_data: Path) -> None:
-    splits = load_labelled("cifar100", real_data)
+    splits = load("cifar100", real_data).labelled()
     assert [len(part.labels) for part in splits[:3]] == [45_000, 5_000, 10_000]
     assert [counts(part) for part in splits[:3]] == [{450}, {50}, {100}]
     assert splits.validation == "50 of each class, drawn with seed 0"  # its order is not the official one

@@ -10,8 +10,9 @@ from PIL import Image
 
 from metastep.data import progress
 from metastep.data.errors import DataError
+from metastep.data.pictures import Pictures
+from metastep.data.registry import load
 from metastep.data.sets import mini_imagenet
-from metastep.data.sets.mini_imagenet import load_mini_imagenet
 from tests.data.helpers import encoded, noise, write_zip
 
 WNIDS = [f"n{1000 + i:08d}" for i in range(3)]
@@ -21,6 +22,14 @@ NUMBERS = [5, 17]
 @pytest.fixture(autouse=True)
 def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini_imagenet, "CLASSES", {"train": 3, "val": 3, "test": 3})
+
+
+def load_mini_imagenet(root: Path, split: str, progress: progress.Progress = progress.silent) -> Pictures:
+    return load("mini_imagenet", root, progress=progress).classes(split)
+
+
+def rows_of(root: Path, split: str = "val") -> torch.Tensor:
+    return load_mini_imagenet(root, split).rows()[0]
 
 
 def picture(label: int, number: int) -> Image.Image:
@@ -84,15 +93,15 @@ def test_every_source_agrees(tmp_path: Path) -> None:
     write(tmp_path / "f", as_folders())
     for name in "abcdef":
         found = load_mini_imagenet(tmp_path / name, "val")
-        assert torch.equal(found.images, expected()), name
-        assert found.names == found.groups == tuple(WNIDS)
-        assert found.sizes == (2, 2, 2)
+        assert torch.equal(found.rows()[0], expected()), name
+        assert found.names == tuple(WNIDS)
+        assert found.sizes == [2, 2, 2]
 
 
 def test_train_packs_are_joined_by_label(tmp_path: Path) -> None:
     for part, labels in (("a", [0]), ("b", [2]), ("c", [1])):
         write_pack(tmp_path / f"miniimagenet84_train_{part}.npz", labels)
-    assert torch.equal(load_mini_imagenet(tmp_path, "train").images, expected())
+    assert torch.equal(rows_of(tmp_path, "train"), expected())
 
 
 def test_second_call_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,21 +115,22 @@ def test_changed_pictures_are_decoded_again(tmp_path: Path) -> None:
     write(tmp_path, as_folders())
     load_mini_imagenet(tmp_path, "val")
     picture(9, 9).save(tmp_path / f"val/{WNIDS[0]}/{WNIDS[0]}00000005.jpg", "PNG")
-    assert not torch.equal(load_mini_imagenet(tmp_path, "val").images, expected())
+    assert not torch.equal(rows_of(tmp_path), expected())
 
 
 def test_larger_pictures_are_shrunk(tmp_path: Path) -> None:
     members = as_folders() | {f"val/{WNIDS[0]}/{WNIDS[0]}00000005.jpg": encoded(Image.new("L", (500, 375), 99))}
     found = load_mini_imagenet(write(tmp_path, members), "val")
-    assert bool((found.images[0, 0] == 99).all())
+    assert bool((found.images[0] == 99).all())
 
 
 def test_classes_may_lack_a_few_pictures(tmp_path: Path) -> None:
     members = as_folders()
     del members[f"val/{WNIDS[1]}/{WNIDS[1]}00000017.jpg"]
     found = load_mini_imagenet(write(tmp_path, members), "val")
-    assert found.sizes == found.counts == (2, 1, 2)
-    assert torch.equal(found.images[1, 0], found.images[1, 1])
+    rows, counts = found.rows()
+    assert counts == (2, 1, 2)
+    assert torch.equal(rows[1, 0], rows[1, 1])
 
 
 def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +182,18 @@ def test_odd_packs_are_refused(tmp_path: Path, own_cache: Path) -> None:
     check_refused(tmp_path, "damaged or cut short", own_cache)
 
 
-def test_there_is_no_trainval(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'trainval'.*train, val, test"):
-        load_mini_imagenet(tmp_path, "trainval")
+def test_trainval_is_both(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        write(tmp_path, as_folders(split))
+    both = load_mini_imagenet(tmp_path, "trainval")
+    assert both.names == (*WNIDS, *WNIDS)
+    assert torch.equal(both.rows()[0], torch.cat([expected(), expected()]))
+    assert load("mini_imagenet", tmp_path, size=10).classes("val").images.shape == (6, 3, 10, 10)
 
 
 def test_real_mini_imagenet(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini_imagenet, "CLASSES", {"train": 64, "val": 16, "test": 20})
     found = load_mini_imagenet(real_data, "val")
-    assert found.images.shape == (16, 600, 3, 84, 84)
+    assert found.images.shape == (9600, 3, 84, 84)
     assert list(found.names) == sorted(set(found.names))
-    assert found.sizes == (600,) * 16
+    assert found.sizes == [600] * 16

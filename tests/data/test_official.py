@@ -1,6 +1,6 @@
 """Every official layout gives the same tiny data set: the right pictures with the right labels in the right parts."""
 
-from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +9,9 @@ import torch
 from PIL import Image
 
 from metastep.data.errors import DataError
-from metastep.data.holdout import INDICES
-from metastep.data.labelled import LABELLED, load_labelled
-from metastep.data.official import load_official
-from metastep.data.pictures import LabelledSet, LabelledSplits
-from metastep.data.progress import silent
+from metastep.data.pictures import Labelled, Pictures
+from metastep.data.registry import data_set, load as load_data
+from metastep.data.splits import INDICES
 from tests.data.layouts import (
     ARCHIVES,
     CLASSES,
@@ -26,6 +24,7 @@ from tests.data.layouts import (
     mat_list,
     pack_up,
     planes,
+    tiny,
 )
 
 PAPER = {
@@ -37,14 +36,14 @@ PAPER = {
     "stanford_dogs": (10_800, 1_200, 8_580),
     "tiny_imagenet": (90_000, 10_000, 10_000),
 }
-every = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.official.name)
+every = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 
 
-def load(layout: Layout, root: Path, seed: int = 0) -> LabelledSplits:
-    return load_official(layout.official, root, None, seed, silent)
+def load(layout: Layout, root: Path, seed: int = 0, size: int | None = None) -> Labelled:
+    return layout.kind(layout.name, root, size).labelled(seed)
 
 
-def colours(part: LabelledSet) -> list[Colour]:
+def colours(part: Pictures) -> list[Colour]:
     """Each picture must be of one colour; what it is."""
     corner = part.images[:, :, :1, :1]
     assert torch.equal(part.images, corner.expand_as(part.images))
@@ -56,7 +55,7 @@ def test_pictures_labels_and_parts(layout: Layout, tmp_path: Path) -> None:
     layout.write(tmp_path)
     splits = load(layout, tmp_path)
     for part in splits[:3]:
-        side = layout.official.side
+        side = layout.kind.side
         assert part.images.shape[1:] == (3, side, side)
         assert part.images.dtype == torch.uint8
         assert part.labels.tolist() == [label for label, _, _ in colours(part)]
@@ -75,16 +74,16 @@ def test_validation_is_drawn_evenly_and_seeded(layout: Layout, tmp_path: Path) -
     assert colours(first.val) == colours(again.val) != colours(other.val)
     assert "seed 0" in first.validation
     assert "seed 1" in other.validation
-    if layout.official.balanced:
+    if layout.kind.balanced:
         assert sorted(first.val.labels.tolist()) == sorted(other.val.labels.tolist()) == [0, 1, 2]
 
 
 @every
 def test_published_indices_count_in_the_official_order(layout: Layout, tmp_path: Path) -> None:
     layout.write(tmp_path)
-    np.savez(tmp_path / INDICES, **{layout.official.indices or "other": np.array([7, 0, 5])})
+    np.savez(tmp_path / INDICES, **{layout.kind.indices or "other": np.array([7, 0, 5])})
     splits = load(layout, tmp_path)
-    if layout.official.indices:
+    if layout.kind.indices:
         assert colours(splits.val) == [layout.order[i] for i in (0, 5, 7)]
         assert splits.validation == "L2T-ww's 3 indices"
     else:
@@ -95,9 +94,9 @@ def test_published_indices_count_in_the_official_order(layout: Layout, tmp_path:
 def test_an_archive_is_as_good_as_a_folder(layout: Layout, tmp_path: Path) -> None:
     layout.write(tmp_path)
     unpacked = load(layout, tmp_path)
-    pack_up(tmp_path, layout.official.name)
-    source = layout.official.find(tmp_path)
-    assert any(path.name == Path(archive).name for path in source for archive in ARCHIVES[layout.official.name])
+    pack_up(tmp_path, layout.name)
+    source = layout.kind.find(tmp_path)
+    assert any(path.name == Path(archive).name for path in source for archive in ARCHIVES[layout.name])
     packed = load(layout, tmp_path)
     for part, same in zip(unpacked[:3], packed[:3], strict=True):
         assert torch.equal(part.images, same.images)
@@ -109,10 +108,11 @@ def test_decoding_happens_once(layout: Layout, tmp_path: Path) -> None:
     layout.write(tmp_path)
     once = load(layout, tmp_path)
 
-    def never(*arguments: object) -> dict[str, object]:
+    @wraps(layout.kind.read)
+    def never(*arguments: object) -> None:
         raise AssertionError(arguments)
 
-    again = load(Layout(replace(layout.official, read=never), layout.write, layout.order), tmp_path)
+    again = load(layout._replace(kind=type("Again", (layout.kind,), {"read": never})), tmp_path)
     assert torch.equal(once.test.images, again.test.images)
 
 
@@ -121,22 +121,22 @@ def test_other_counts_than_the_papers_are_refused(layout: Layout, tmp_path: Path
     layout.write(tmp_path)
     for sizes in ((10, 3, 6), (9, 3, 7)):
         with pytest.raises(DataError, match=f"12 pictures for training and 6 for testing instead of {sum(sizes[:2])}"):
-            load(Layout(replace(layout.official, sizes=sizes), layout.write, layout.order), tmp_path)
+            load(layout._replace(kind=tiny(layout.kind, counts=sizes)), tmp_path)
 
 
 @every
 def test_an_absent_data_set_says_where_to_get_it(layout: Layout, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="METASTEP_DATA") as caught:
         load(layout, tmp_path)
-    assert layout.official.source in str(caught.value)
-    assert layout.official.what in str(caught.value)
-    assert layout.official.find(tmp_path) == ()
+    assert layout.kind.source in str(caught.value)
+    assert layout.kind.what in str(caught.value)
+    assert layout.kind.find(tmp_path) == ()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[2:], ids=lambda layout: layout.official.name)
+@pytest.mark.parametrize("layout", LAYOUTS[2:], ids=lambda layout: layout.name)
 def test_a_lost_picture_is_named(layout: Layout, tmp_path: Path) -> None:
     layout.write(tmp_path)
-    lost = sorted(tmp_path.rglob("*.jpg") if layout.official.side == 256 else tmp_path.rglob("val_*.JPEG"))
+    lost = sorted(tmp_path.rglob("*.jpg") if layout.kind.side == 256 else tmp_path.rglob("val_*.JPEG"))
     lost = [path for path in lost if "in_no_list" not in path.name]
     lost[0].unlink()
     with pytest.raises(DataError, match=f"lacks 1 of the 18 listed pictures, .*{lost[0].name}"):
@@ -168,7 +168,7 @@ def test_stl10_is_stored_column_by_column(tmp_path: Path) -> None:
     pictures[:, :, :, 48:] = 200  # the right half, which comes last where columns come first
     stored = pictures.transpose(0, 1, 3, 2)
     (tmp_path / "stl10_binary/train_X.bin").write_bytes(np.ascontiguousarray(stored).tobytes())
-    train = load_official(layout.official, tmp_path, 96, 0, silent).train.images
+    train = load(layout, tmp_path, size=96).train.images
     assert (train[:, :, :, 48:] == 200).all()
     assert (train[:, :, :, :48] < 200).all()
 
@@ -177,7 +177,7 @@ def test_cifar_pickles_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "cifar-100-python").mkdir()
     (tmp_path / "cifar-100-python" / "train").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(DataError, match=r"binary release.*pickles.*cifar-100-binary\.tar\.gz"):
-        load_labelled("cifar100", tmp_path)
+        load_data("cifar100", tmp_path).labelled()
 
 
 def test_grey_photos_become_rgb_and_sizes_can_be_chosen(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_grey_photos_become_rgb_and_sizes_can_be_chosen(tmp_path: Path) -> None:
     layout.write(tmp_path)
     for file in tmp_path.rglob("*.jpg"):
         Image.new("L", (50, 40), 90).save(file, "JPEG")
-    splits = load_official(layout.official, tmp_path, 64, 0, silent)
+    splits = load(layout, tmp_path, size=64)
     assert splits.train.images.shape[1:] == (3, 64, 64)
     assert (splits.train.images == 90).all()
 
@@ -221,7 +221,7 @@ def test_lists_count_as_much_as_pictures(number: int, file: str, tmp_path: Path)
     with pytest.raises(DataError, match=r"is no list of files|is no MATLAB 5 file"):
         load(layout, tmp_path)
     (tmp_path / file).unlink()
-    assert layout.official.find(tmp_path) == ()
+    assert layout.kind.find(tmp_path) == ()
     with pytest.raises(DataError, match="or only a part of it"):
         load(layout, tmp_path)
 
@@ -235,7 +235,6 @@ def test_indices_that_cannot_be_are_refused(indices: list[int], tmp_path: Path) 
 
 
 def test_the_papers_table_is_what_is_asserted() -> None:
-    parts = {entry.name: entry.parts for entry in LABELLED}
     for name, sizes in PAPER.items():
-        assert parts[name] == "{:,} train, {:,} val, {:,} test".format(*sizes)
-    assert {layout.official.name for layout in LAYOUTS} == set(PAPER)
+        assert data_set(name).labelled_in_words == "{:,} train, {:,} val, {:,} test".format(*sizes)
+    assert {layout.name for layout in LAYOUTS} == set(PAPER)

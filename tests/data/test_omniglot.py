@@ -11,14 +11,25 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from metastep.data.errors import DataError
+from metastep.data.pictures import Pictures
+from metastep.data.progress import Progress, silent
+from metastep.data.registry import load
 from metastep.data.sets import omniglot
-from metastep.data.sets.omniglot import load_omniglot, read_drawings, shrink
+from metastep.data.sets.omniglot import Drawings, Omniglot, shrink
 from tests.data.helpers import encoded, write_zip
 
 CHARACTERS = {
     "images_background": [("Latin", "character02"), ("Latin", "character01"), ("Greek", "character01")],
     "images_evaluation": [("Futurama", "character10"), ("Futurama", "character09"), ("ULOG", "character01")],
 }
+
+
+def load_omniglot(root: Path, split: str = "trainval", progress: Progress = silent) -> Pictures:
+    return load("omniglot", root, progress=progress).classes(split)
+
+
+def read_drawings(root: Path) -> Drawings:
+    return omniglot.read_drawings(Omniglot.find(root), root)
 
 
 def ink_of(index: int, drawer: int) -> NDArray[np.bool_]:
@@ -62,12 +73,12 @@ def tiny_split(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_archives_folders_and_pack_agree(official: Path, pack: Path, tmp_path: Path) -> None:
     unpack(official, tmp_path / "omniglot")
     expected = load_omniglot(pack, "trainval")
-    assert expected.images.shape == (4, 20, 1, 28, 28)
+    assert expected.rows()[0].shape == (4, 20, 1, 28, 28)
     assert expected.images.is_contiguous()
     for root in (official, tmp_path, official):  # the second time from the cache
         found = load_omniglot(root, "trainval")
         assert torch.equal(found.images, expected.images)
-        assert found[1:] == expected[1:]
+        assert found[2:] == expected[2:]
 
 
 @pytest.mark.usefixtures("tiny_split")
@@ -98,6 +109,16 @@ def test_nearest_is_what_pillow_does_to_a_one_bit_picture(size: int) -> None:
     found = shrink(bits, size)[0]
     assert found.dtype == np.uint8
     assert np.array_equal(found, 255 - expected)
+
+
+@pytest.mark.usefixtures("tiny_split")
+def test_omniglot_serves_transfer_too(pack: Path) -> None:
+    parts = load("omniglot", pack, size=14).labelled()
+    assert parts.counts == (6 * 12, 6 * 4, 6 * 4)
+    assert parts.train.images.shape[1:] == (1, 14, 14)
+    assert parts.validation == "20% of each class, drawn with seed 0"
+    whole = torch.cat([part.images for part in parts[:3]])
+    assert len(whole.unique(dim=0)) == 120
 
 
 @pytest.mark.usefixtures("tiny_split")
@@ -194,6 +215,6 @@ def test_real_omniglot(real_data: Path) -> None:
     train, val, test = (load_omniglot(real_data, name) for name in ("train", "val", "test"))
     assert [len(part.names) for part in (train, val, test)] == [1100, 100, 423]
     assert len({*train.names, *val.names, *test.names}) == 1623
-    assert test.images.shape == (423, 20, 1, 28, 28)
+    assert test.rows()[0].shape == (423, 20, 1, 28, 28)
     assert set(test.images.flatten().tolist()) == {0, 255}
     assert 0.03 < (test.images > 0).float().mean() < 0.2  # ink is the smaller part

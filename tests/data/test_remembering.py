@@ -7,8 +7,8 @@ import pytest
 
 from metastep.data.errors import DataError
 from metastep.data.files import contents
+from metastep.data.folder import fingerprint_of, placed
 from metastep.data.names import without_place
-from metastep.data.remembering import fingerprint_of, placed
 from tests.data.helpers import write_classes
 
 
@@ -58,5 +58,5 @@ def test_a_folder_that_is_not_there_is_refused_as_by_its_loader(tmp_path: Path) 
 
 
 def test_names_without_a_place() -> None:
-    names = {"folder:/home/me/photos": "folder:photos", "folder:a/b/": "folder:b", "glyphs:Greek": "glyphs:Greek"}
+    names = {"folder:/home/me/photos": "folder:photos", "folder:a/b/": "folder:b", "glyphs": "glyphs"}
     assert {name: without_place(name) for name in names} == names

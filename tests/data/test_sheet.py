@@ -6,19 +6,19 @@ import torch
 
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.data.sheet import LABEL, MARGIN, TILE, contact_sheet, panels
 from metastep.errors import MetastepError
 
 EPISODES = Episodes(ways=3, shots=2, queries=4)
 
 
-def numbered(classes: int = 9, per_class: int = 8, side: int = 28, channels: int = 1) -> ImageSet:
+def numbered(classes: int = 9, per_class: int = 8, side: int = 28, channels: int = 1) -> Pictures:
     """Each picture is one shade, which says its class and its number."""
     shades = torch.arange(classes * per_class, dtype=torch.uint8).view(classes, per_class, 1, 1, 1)
     images = shades.expand(-1, -1, channels, side, side).contiguous()
     names = tuple(f"Script/letter_{i}" for i in range(classes))
-    return ImageSet(images, names, ("Script",) * classes)
+    return Pictures.of_rows(images, names, ("Script",) * classes)
 
 
 def test_a_panel_has_the_names_of_its_pictures() -> None:
@@ -38,7 +38,8 @@ def test_a_group_that_is_the_name_is_not_repeated() -> None:
 
 
 def test_filling_is_never_shown() -> None:
-    data = numbered()._replace(counts=(6, 7, 8) * 3)
+    whole = numbered()
+    data = whole.at([i for i in range(9 * 8) if i % 8 < (6, 7, 8)[i // 8 % 3]])
     for panel in panels(data, EPISODES, count=20, seed=0):
         shades = torch.cat([panel.support, panel.query], dim=1)[..., 0, 0, 0].flatten().tolist()
         assert all(shade % 8 < data.sizes[shade // 8] for shade in shades)
@@ -52,7 +53,7 @@ def test_a_seed_is_a_sheet() -> None:
 def test_pixels_are_shown_as_they_are() -> None:
     """A photo of the size of a tile is on the sheet byte by byte."""
     photos = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 2, 3, TILE, TILE), dtype=np.uint8))
-    sheet = np.asarray(contact_sheet(ImageSet(photos, ("a",), ("a",)), Episodes(1, 1, 1), count=1))
+    sheet = np.asarray(contact_sheet(Pictures.of_rows(photos, ("a",), ("a",)), Episodes(1, 1, 1), count=1))
     wanted = {photo.permute(1, 2, 0).numpy().tobytes() for photo in photos[0]}
     top, left = (axis[0] for axis in np.nonzero((sheet == photos[0, 0, :, 0, 0].numpy()).all(-1)))
     found = {sheet[top : top + TILE, left : left + TILE].tobytes()}
@@ -60,7 +61,7 @@ def test_pixels_are_shown_as_they_are() -> None:
 
 
 def test_drawings_are_dark_on_white() -> None:
-    data = ImageSet(torch.zeros(1, 2, 1, 28, 28, dtype=torch.uint8), ("a",), ("a",))
+    data = Pictures.of_rows(torch.zeros(1, 2, 1, 28, 28, dtype=torch.uint8), ("a",), ("a",))
     blank = np.asarray(contact_sheet(data, Episodes(1, 1, 1), 1).convert("L"))
     inked = np.asarray(contact_sheet(data._replace(images=255 - data.images), Episodes(1, 1, 1), 1).convert("L"))
     changed = blank != inked
@@ -72,7 +73,7 @@ def test_drawings_are_dark_on_white() -> None:
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (28, 28), (30, 50), (105, 105), (84, 300)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_pictures_of_every_size_fit(height: int, width: int, channels: int) -> None:
-    data = ImageSet(torch.zeros(2, 2, channels, height, width, dtype=torch.uint8), ("a", "b"), ("a", "b"))
+    data = Pictures.of_rows(torch.zeros(2, 2, channels, height, width, dtype=torch.uint8), ("a", "b"), ("a", "b"))
     small = contact_sheet(data, Episodes(2, 1, 1), count=1)
     assert small.size == contact_sheet(numbered(2, 2), Episodes(2, 1, 1), count=1).size
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 import metastep as ms
-from metastep.data.labelled import LABELLED, OWN, load_labelled
-from metastep.data.registry import ENTRIES, FOLDER, load
+from metastep.data.registry import data_set, load
 from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.train.fewshot.shipped import shipped
 from metastep.train.fewshot.train import train as train_few_shot
@@ -31,6 +30,9 @@ from study.tables.pages import TABLES
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEW_SHOT_PRESETS = ("glyphs-5w1s-multistep4", "glyphs-5w1s-fomaml", "glyphs-5w1s-reptile")
 TRANSFER_PRESET = "digits-sgd-multistep"
+SPLITS = {"mini_imagenet": ("train", "val", "test"),
+          **dict.fromkeys(("glyphs", "omniglot"), ("train", "val", "trainval", "test", "all"))}  # fmt: skip
+LABELLED = ("glyphs", "digits", "stl10", "cifar100")
 EMBEDDED = ("glyphs", "digits")
 
 Sketch = dict[str, list[float]]
@@ -94,7 +96,7 @@ def learner_answers(name: str) -> dict[str, float]:
 
 
 def _episodes(number: int, channels: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
-    images = load("glyphs", None, "test").images
+    images, _ = load("glyphs").classes("test").rows()
     for k in range(number):
         rows = torch.tensor([(11 * k + 37 * way) % len(images) for way in range(5)])
         pictures = images[rows].float()[:, [k % 20, (k + 7) % 20]] / 255
@@ -125,18 +127,19 @@ def learner_digest(name: str) -> str:
 
 
 def data_digests(root: Path | None, embedded: bool) -> dict[str, str]:
-    """Of the arrays of every split of every data set that is there."""
+    """Of the arrays of every split of the data sets of then that are there."""
     found = {}
-    for entry in ENTRIES:
-        if entry is not FOLDER and (entry.name in EMBEDDED) == embedded and (embedded or entry.locate(root)):
-            for split in entry.splits:
-                found[f"{entry.name} {split}"] = digest(load(entry.name, root, split).images)
-    for labelled in LABELLED:
-        if labelled is not OWN and (labelled.name in EMBEDDED) == embedded and (embedded or labelled.locate(root)):
-            splits = load_labelled(labelled.name, root)
+    for name in sorted({*SPLITS, *LABELLED}):
+        if (name in EMBEDDED) != embedded or not (embedded or (root and data_set(name).find(root))):
+            continue
+        data = load(name, root)
+        for split in SPLITS.get(name, ()):
+            found[f"{name} {split}"] = digest(data.classes(split).rows()[0])
+        if name in LABELLED:
+            parts = data.labelled()
             for part in ("train", "val", "test"):
-                pictures = getattr(splits, part)
-                found[f"{labelled.name} labelled {part}"] = digest(pictures.images, pictures.labels)
+                pictures = getattr(parts, part)
+                found[f"{name} labelled {part}"] = digest(pictures.images, pictures.labels)
     return found
 
 

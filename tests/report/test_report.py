@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.report.collect import collect
 from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
@@ -22,7 +22,7 @@ from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.scores import read_evaluations, save
 from metastep.train.run import Run, Which
-from tests.train.fewshot.helpers import TINY, stripes
+from tests.train.fewshot.helpers import TINY, loading, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
@@ -30,14 +30,14 @@ VOID = {"meta", "img", "br", "input", "link", "hr"}
 LINKS = ("src", "href", "xlink:href", "action", "data", "srcset", "poster")
 
 
-def evil_stripes(name: str, root: Path | None, split: str, progress: object) -> ImageSet:
-    images = stripes(name, root, split, progress)
+def evil_stripes(split: str) -> Pictures:
+    images = stripes(split)
     return images._replace(names=tuple(f"{EVIL} {i}" for i in range(len(images.names))))
 
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "load", evil_stripes)
+    monkeypatch.setattr(sampling, "load", loading(evil_stripes))
 
 
 class Page(HTMLParser):
@@ -203,7 +203,7 @@ def weights_told(tmp_path: Path, folder: Path) -> list[str]:
 def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = evaluated(tmp_path / "mine")
 
-    def absent(*arguments: object) -> ImageSet:
+    def absent(*arguments: object, **options: object) -> Pictures:
         raise DataError(f"{EVIL} is not here.")
 
     monkeypatch.setattr(sampling, "load", absent)

@@ -14,8 +14,7 @@ from metastep.data.errors import printable, problem
 from metastep.errors import how_many
 
 if TYPE_CHECKING:
-    from metastep.data.labelled import LabelledEntry
-    from metastep.data.registry import Entry
+    from metastep.data.registry import DataSet as Kind
 
 app = typer.Typer(
     no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
@@ -36,23 +35,17 @@ DataSet = Annotated[str, typer.Argument(help="One of `metastep data list`, folde
 def list_data_sets(data: Data = None) -> None:
     """List the data sets: what they are, on what terms, and where they are or can be had."""
     from metastep.data.files import entries
-    from metastep.data.labelled import LABELLED
-    from metastep.data.registry import ENTRIES, data_directory, find
+    from metastep.data.registry import data_directory, data_sets, find
 
     with refusals():
         root = data or data_directory()
         if root is not None:
             entries(root.expanduser())  # says so if the folder cannot be opened at all
         found = find(root.expanduser()) if root is not None else {}
+        table = plain_table("name", "what", "where", title="each for episodes and for transfer")
+        for name, kind in sorted(data_sets().items(), key=_usual_first):
+            table.add_row(*_described(name, kind, found.get(name, ())), end_section=True)
         console = Console()
-        table = plain_table("name", "what", "where", title="for episodes")
-        for entry in ENTRIES:
-            table.add_row(*_described(entry, ", ".join(entry.splits), found.get(entry.name, ())), end_section=True)
-        console.print(table)
-        table = plain_table("name", "what", "where", title="with labels, for transfer")
-        for labelled in LABELLED:
-            files = labelled.locate(root.expanduser()) if root is not None else ()
-            table.add_row(*_described(labelled, labelled.parts, files), end_section=True)
         console.print(table)
         directory = printable(root) if root is not None else "none; name one with --data or METASTEP_DATA"
         console.print(Text(f"data directory: {directory}"))
@@ -60,24 +53,21 @@ def list_data_sets(data: Data = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="omniglot: the only one that may be downloaded freely.")],
+    name: Annotated[str, typer.Argument(help="A data set that may be downloaded freely, such as omniglot.")],
     data: Data = None,
 ) -> None:
-    """Download a data set into the data directory, checked before it is put in place."""
-    from metastep.data.download import download_omniglot
-    from metastep.data.labelled import labelled_entry, only_labelled
-    from metastep.data.registry import OMNIGLOT, data_directory, entry_of
+    """Download a data set into the data directory. What breaks off is continued when it is called again."""
+    from metastep.data.download import get
+    from metastep.data.registry import data_directory, data_set, is_own
 
     with refusals():
-        entry = labelled_entry(name) if only_labelled(name) else entry_of(name)
         root = data or data_directory()
-        if entry is not OMNIGLOT:
-            raise problem(entry.name, "cannot be downloaded for you", f"To get it: {entry.source}")
-        if root is None:
-            raise problem(entry.name, "where to?", "Name a data directory with --data or METASTEP_DATA")
-        with progress_bar(f"downloading {entry.name}") as progress:
-            paths = download_omniglot(root.expanduser(), progress=progress)
-        typer.echo(f"{entry.name}: {', '.join(printable(path) for path in paths)}")
+        kind = data_set("folder" if is_own(name, root) else name)
+        if root is None and kind.downloads:
+            raise problem(name, "where to?", "Name a data directory with --data or METASTEP_DATA")
+        with progress_bar(f"downloading {printable(name)}") as progress:
+            paths = get(kind, name, (root or Path()).expanduser(), progress)
+        typer.echo(f"{name}: {', '.join(printable(path) for path in paths)}")
 
 
 @app.command()
@@ -96,18 +86,22 @@ def show(
     data: Data = None,
 ) -> None:
     """Draw a contact sheet: a few episodes with their support and their queries."""
-    from metastep.data.images import save_picture
-    from metastep.data.previews import preview
-    from metastep.data.sheet import contact_sheet
+    from metastep.data.images import require_place, save_picture
+    from metastep.data.registry import load
+    from metastep.data.serving import preview
+    from metastep.data.sheet import contact_sheet, require_drawable
 
     with refusals():
+        if out is not None:
+            require_place(out)
+        asked = Episodes(ways, shots, queries)
+        require_drawable(asked, episodes)
         with progress_bar(f"reading {printable(name)}") as progress:
-            label, split, images = preview(name, data, split, progress)
+            label, split, pictures = preview(load(name, data, progress=progress), split)
         title = f"{printable(name)} · {split} · {ways}-way {shots}-shot · seed {seed}"
-        sheet = contact_sheet(images, Episodes(ways, shots, queries), episodes, seed, title)
         path = out or Path(f"{label}-{split}.png")
-        save_picture(sheet, path)
-        classes = how_many(len(images.names), "class", "classes")
+        save_picture(contact_sheet(pictures, asked, episodes, seed, title), path)
+        classes = how_many(len(pictures.names), "class", "classes")
         typer.echo(f"{printable(path)}: {how_many(episodes, 'episode')} out of {classes}")
 
 
@@ -129,24 +123,30 @@ def check(
     For few-shot learning, which splits can serve such episodes; with --transfer, how many pictures of each class would
     be trained on, validated with and tested on. Exit status 1 if anything is wrong, or too little.
     """
-    from metastep.cli.data_check import check_for_episodes, check_for_transfer
-    from metastep.data.labelled import OWN, is_parted, labelled_entry, only_labelled
-    from metastep.data.previews import describe
-    from metastep.data.registry import own_folder
+    from metastep.cli.data_check import check_folder_for_transfer, check_for_episodes
+    from metastep.data.folder import Folder, has_parts
+    from metastep.data.registry import load
+    from metastep.data.serving import described
 
-    with refusals():
-        if only_labelled(name) or (transfer and labelled_entry(name, data) is not OWN):
-            with progress_bar(f"checking {printable(name)}") as progress:
-                typer.echo(describe(name, data, progress))
-            return
-        if transfer or is_parted(name, data):
-            check_for_transfer(own_folder(name, data), size, batch)
+    with refusals(), progress_bar(f"checking {printable(name)}") as progress:
+        found = load(name, data, progress=progress)
+        if isinstance(found, Folder) and (transfer or has_parts(found.root)):
+            check_folder_for_transfer(found.root, size, batch, progress)
+        elif transfer or found.view == "labels":
+            typer.echo(described(found))
         else:
-            check_for_episodes(name, data, Episodes(ways, shots, queries))
+            check_for_episodes(found, Episodes(ways, shots, queries))
 
 
-def _described(entry: "Entry | LabelledEntry", splits: str, files: tuple[Path, ...]) -> Iterator[Text]:
+def _usual_first(item: tuple[str, "type[Kind]"]) -> tuple[bool, bool, str]:
+    """Data sets for episodes, then for transfer; those that need no data directory first"""
+    name, kind = item
+    return kind.view != "episodes", not kind.embedded, name
+
+
+def _described(name: str, kind: "type[Kind]", files: tuple[Path, ...]) -> Iterator[Text]:
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    yield Text(entry.name, "bold")
-    yield Text(entry.summary).append(f"\nsplits: {splits}\nterms: {entry.licence}", "dim")
-    yield Text(f"{printable(files[0])}{more}", "green") if files else Text(entry.source)
+    yield Text(name, "bold")
+    yield Text(kind.summary).append(f"\nfor transfer: {kind.labelled_in_words}\nterms: {kind.licence}", "dim")
+    get = f"metastep data get {name}, or " if kind.downloads else ""
+    yield Text(f"{printable(files[0])}{more}", "green") if files else Text(f"{get}{kind.source}")

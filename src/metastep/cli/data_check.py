@@ -6,27 +6,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from metastep.cli.common import plain_table, progress_bar
+from metastep.cli.common import plain_table
 from metastep.data.check import Finding, check_folder
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable
-from metastep.data.for_transfer import in_words, outlook
-from metastep.data.own import has_parts
-from metastep.data.pictures import LabelledSplits
-from metastep.data.registry import FOLDER, resolve
-from metastep.data.serving import Served, possible, served_by
+from metastep.data.folder import Folder, has_parts
+from metastep.data.pictures import Labelled
+from metastep.data.progress import Progress
+from metastep.data.registry import DataSet
+from metastep.data.serving import Served, outlook, possible, served_by
 from metastep.data.splits import PARTS
 from metastep.errors import how_many
 
 
-def check_for_transfer(folder: Path, size: int, batch: int) -> None:
-    with progress_bar(f"checking {printable(folder)}") as progress:
-        findings = check_folder(folder, progress=progress)
-        seen = outlook(folder, findings)
+def check_folder_for_transfer(folder: Path, size: int, batch: int, progress: Progress) -> None:
+    findings = check_folder(folder, progress=progress)
+    seen = outlook(folder, findings)
     _print_findings(findings, folder)
     if not isinstance(seen, str):
-        _print_splits(seen.splits, "without what was found" if findings else "")
-        typer.echo("\n".join(in_words(seen, size, batch)))
+        _print_parts(seen.parts, "without what was found" if findings else "")
+        typer.echo("\n".join(seen.in_words(size, batch)))
     elif seen not in {finding.message for finding in findings}:
         typer.echo(seen)
     if findings or isinstance(seen, str):
@@ -35,22 +34,21 @@ def check_for_transfer(folder: Path, size: int, batch: int) -> None:
     typer.echo(f"{printable(folder)}: all is well for transfer{parts}")
 
 
-def check_for_episodes(name: str, data: Path | None, episodes: Episodes) -> None:
-    entry, folder = resolve(name, data)
-    with progress_bar(f"checking {printable(name)}") as progress:
-        findings = check_folder(folder, progress=progress) if entry is FOLDER else []
-        served = served_by(name, data, episodes, findings, progress)
-    _print_findings(findings, folder)
+def check_for_episodes(data: DataSet, episodes: Episodes) -> None:
+    is_own = isinstance(data, Folder)
+    findings = check_folder(data.root, progress=data.progress) if is_own else []
+    served = served_by(data, episodes, findings)
+    _print_findings(findings, data.root)
     queries = how_many(episodes.queries, "query", "queries")
     _print_served(served, f"{episodes.ways}-way {episodes.shots}-shot with {queries}?")
     short = any(each.shortage for each in served)
     if short:
         typer.echo(possible(served, episodes))
-    if short and entry is FOLDER:
+    if short and is_own:
         typer.echo("For transfer, which trains on all classes, and needs two of them, ask with --transfer.")
     if findings or short:
         raise typer.Exit(1)
-    typer.echo(f"{printable(folder if entry is FOLDER else name)}: all is well")
+    typer.echo(f"{printable(data.root if is_own else data.name)}: all is well")
 
 
 def _print_findings(findings: list[Finding], folder: Path) -> None:
@@ -74,13 +72,13 @@ def _print_served(served: list[Served], question: str) -> None:
     Console().print(table)
 
 
-def _print_splits(splits: LabelledSplits, title: str) -> None:
+def _print_parts(parts: Labelled, title: str) -> None:
     """How many pictures of each class are for what."""
     table = plain_table("class", title=title)
     for part in PARTS:
         table.add_column(part, justify="right")
-    numbers = [part.sizes for part in (splits.train, splits.val, splits.test)]
-    for name, *row in zip(splits.train.names, *numbers, strict=True):
+    numbers = [part.sizes for part in (parts.train, parts.val, parts.test)]
+    for name, *row in zip(parts.train.names, *numbers, strict=True):
         table.add_row(Text(printable(name)), *(f"{number:,}" for number in row))
     table.add_section()
     table.add_row("all", *(f"{sum(column):,}" for column in numbers))

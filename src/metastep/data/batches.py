@@ -12,7 +12,7 @@ from torch import Tensor
 from metastep.core.random import WORD, number, stream
 from metastep.data.augment import augmented, plain, random_numbers, scaling
 from metastep.data.augmentations import known_augmentation
-from metastep.data.pictures import LabelledSet
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 
 Batch = tuple[Tensor, Tensor]
@@ -30,7 +30,7 @@ class Batches:
     """Shuffled and augmented for training; in order, and only cropped in the middle, for testing."""
 
     def __init__(
-        self, data: LabelledSet, size: int, augmentation: str = "none", seed: int = 0, *, training: bool = True
+        self, data: Pictures, size: int, augmentation: str = "none", seed: int = 0, *, training: bool = True
     ) -> None:
         """`data` where it is to stay; the last batch of an epoch has what is left."""
         _require(data, size, seed)
@@ -75,7 +75,7 @@ def draw_epoch(seed: int, epoch: int, pictures: int, device: torch.device | str 
     return Epoch(epoch, keys.argsort(), random_numbers(seed, epoch, positions))
 
 
-def _require(data: LabelledSet, size: int, seed: int) -> None:
+def _require(data: Pictures, size: int, seed: int) -> None:
     images, labels = data.images, data.labels
     if images.dim() != 4 or images.dtype != torch.uint8 or images.shape[2] != images.shape[3]:
         raise MetastepError(

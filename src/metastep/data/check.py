@@ -8,9 +8,8 @@ from typing import Literal
 
 from metastep.data.errors import DataError, printable
 from metastep.data.files import entries, folder_identity, read_bytes
-from metastep.data.folder import require_folder
+from metastep.data.folder import alone, class_folders, lone_half, require_folder
 from metastep.data.images import open_picture
-from metastep.data.own import alone, class_folders, lone_half
 from metastep.data.progress import Progress, silent
 from metastep.data.splits import PARTS
 

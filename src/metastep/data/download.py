@@ -1,101 +1,92 @@
-"""Fetch a file: whole, checked and in one step, or not at all."""
+"""Fetch a file: whole and checked, or not at all; what a broken connection left is continued by the next call."""
 
-import contextlib
 import hashlib
 import http.client
-import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from metastep.data.errors import DataError, problem
+from metastep.data.errors import printable, problem
 from metastep.data.progress import Progress, silent
-from metastep.data.sets.omniglot import PARTS, count_characters
+from metastep.data.registry import DataSet
+from metastep.errors import remedy_of
 
-OMNIGLOT_URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
-OMNIGLOT_CHECKSUMS = {  # of the official archives, as other loaders know them
-    "images_background": "md5:68d2efa1b9178cc56df9314c21c6e718",
-    "images_evaluation": "md5:6b91aef0f799c5bb55b94e3f2daec811",
-}
 CHUNK = 2**16
 
 
-def download_omniglot(
-    root: Path,
-    *,
-    base_url: str = OMNIGLOT_URL,
-    checksums: Mapping[str, str] = OMNIGLOT_CHECKSUMS,
-    progress: Progress = silent,
-) -> list[Path]:
-    """Both official archives into `root/omniglot`, each checked, opened and counted before it is put in place."""
-    done = []
-    for part, characters in PARTS.items():
-        target = root / "omniglot" / f"{part}.zip"
+def get(kind: type[DataSet], name: str, root: Path, progress: Progress = silent) -> list[Path]:
+    """Download the files of a data set that are not yet in the data directory.
 
-        def verify(draft: Path, part: str = part, characters: int = characters) -> None:
-            if (found := count_characters(draft)) != characters:
-                reason = f"has {found} characters instead of {characters}"
-                raise problem(f"{part}.zip", reason, "Download it again later")
-
-        if not target.exists():
-            url = f"{base_url}/{part}.zip"
-            download(url, target, checksum=checksums.get(part), verify=verify, progress=progress)
-        done.append(target)
-    return done
+    Raises:
+        DataError: It may not be downloaded freely, or one of its files cannot be fetched whole.
+    """
+    if not kind.downloads:
+        raise problem(name, "cannot be downloaded for you", f"To get it: {kind.source}")
+    for path, url, checksum in kind.downloads:
+        if not (root / path).exists():
+            download(url, root / path, checksum, progress=progress)
+    return [root / file.path for file in kind.downloads]
 
 
 def download(
-    url: str,
-    target: Path,
-    *,
-    checksum: str | None = None,
-    verify: Callable[[Path], None] | None = None,
-    attempts: int = 3,
-    timeout: float = 30.0,
-    progress: Progress = silent,
+    url: str, target: Path, checksum: str, *, attempts: int = 3, timeout: float = 30.0, progress: Progress = silent
 ) -> None:
-    """Fetch `url` to `target`, which appears only after its length, `checksum` and `verify` were found right.
+    """Fetch `url` to `target`, which appears only after its checksum was found right.
 
-    checksum: "sha256:…", or "md5:…" where its publisher gives no better one.
+    Args:
+        url: A web address.
+        target: The file to make.
+        checksum: sha256:…, or md5:… where its publisher gives no better one.
+        attempts: How often a connection that drops is continued; the next call continues it too.
+        timeout: Seconds to wait for a word of the server.
+        progress: Called with the bytes that are done and their total.
 
-    A connection that drops is tried again from the start: resuming could join two versions of a file.
+    Raises:
+        DataError: It cannot be fetched, written, or is another file than it should be.
     """
     if not url.startswith(("https://", "http://")):  # urllib would also open local files
         raise problem(url, "is not a web address", "Use one that begins with https://")
-    draft = target.with_name(f".{target.name}-{os.getpid()}.part")
+    draft = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _fetch_stubbornly(url, draft, attempts, timeout, progress)
-        if checksum is not None and (found := _checksum(draft, checksum)) != checksum.lower():
-            reason = f"has {found} instead of {checksum}"
-            raise problem(url, reason, "It was changed on the way or at its source: do not use it")
-        if verify is not None:
-            verify(draft)
+        if (found := _checksum(draft, checksum)) != checksum.lower():
+            draft.unlink()
+            reason = f"has {found} instead of {checksum}, and is removed"
+            raise problem(url, reason, "Call it again. If it is still another file, it was changed at its source")
         draft.replace(target)
     except OSError as error:
-        raise problem(target, f"cannot be written ({error.strerror})", "Choose another data folder") from error
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        remedy = remedy_of(error, "Choose another data folder")
+        raise problem(target, f"cannot be written ({error.strerror or error})", remedy) from error
 
 
 def _fetch_stubbornly(url: str, draft: Path, attempts: int, timeout: float, progress: Progress) -> None:
     for left in reversed(range(attempts)):
         try:
-            _fetch(url, draft, timeout, progress)
-            return
+            return _fetch(url, draft, timeout, progress)
         except urllib.error.HTTPError as error:  # an answer, so asking again will not help
             error.close()
             reason = f"the server answered {error.code} {error.reason}"
             raise problem(url, reason, "Check the address") from error
-        except (OSError, http.client.HTTPException) as error:
+        except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
             if not left:
-                reason = f"cannot be downloaded ({getattr(error, 'reason', error) or type(error).__name__})"
-                remedy = "Check network and disk, or fetch it elsewhere and copy it into the data folder"
-                raise problem(url, reason, remedy) from error
-    raise DataError(f"attempts {attempts}: must be at least 1.")
+                raise problem(url, *_why(error, draft)) from error
+    raise ValueError(f"attempts {attempts}: must be at least 1.")
+
+
+def _why(error: Exception, draft: Path) -> tuple[str, str]:
+    """What stopped a download, and what to do about it"""
+    place = printable(draft.parent)
+    elsewhere = f"or fetch it on another computer and copy it into {place}"
+    if draft.exists():
+        kept = f"{draft.stat().st_size:,} bytes are kept"
+        return f"broke off ({getattr(error, 'reason', error) or type(error).__name__}); {kept}", (
+            f"Call it again to continue, {elsewhere}"
+        )
+    reason = getattr(error, "reason", error) or type(error).__name__
+    return f"cannot be reached ({reason}): there may be no network here", f"Check the network, {elsewhere}"
 
 
 def _checksum(path: Path, like: str) -> str:
@@ -106,19 +97,38 @@ def _checksum(path: Path, like: str) -> str:
 
 
 def _fetch(url: str, draft: Path, timeout: float, progress: Progress) -> None:
-    """Write the body to `draft`"""
+    """Write the body to `draft`, behind what is there already if the server can continue"""
+    done = draft.stat().st_size if draft.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "metastep"})
-    with urllib.request.urlopen(request, timeout=timeout) as response, draft.open("wb") as file:
-        total = int(response.headers.get("Content-Length") or 0)
-        size = _copy(response, file, total, progress)
-    if total and size != total:
+    if done:
+        request.add_header("Range", f"bytes={done}-")
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if not (done and error.code == 416):  # nothing behind what is there: it may be whole, which the checksum says
+            raise
+        error.close()
+        return
+    with response:
+        done = done if response.status == 206 else 0
+        total = done + int(response.headers.get("Content-Length") or 0)
+        with draft.open("ab" if done else "wb") as file:
+            size = _copy(response, file, done, total, progress)
+    if total > done and size != total:
         raise ConnectionError(f"the connection ended after {size:,} of {total:,} bytes")
 
 
-def _copy(source: BinaryIO, target: BinaryIO, total: int, progress: Progress) -> int:
-    size = 0
-    while chunk := source.read(CHUNK):
+def _copy(source: BinaryIO, target: BinaryIO, size: int, total: int, progress: Progress) -> int:
+    for chunk in _chunks(source):
         target.write(chunk)
         size += len(chunk)
         progress(size, total)
     return size
+
+
+def _chunks(source: BinaryIO) -> Iterator[bytes]:
+    try:
+        while chunk := source.read(CHUNK):
+            yield chunk
+    except OSError as error:  # not to be taken for one of writing
+        raise ConnectionError(str(error)) from error

@@ -5,7 +5,8 @@ Configurations keep such names, and the command line needs configurations for it
 
 from pathlib import Path
 
-PREFIX = "folder:"
+FOLDER = "folder"
+PREFIX = f"{FOLDER}:"
 
 
 def without_place(name: str) -> str:

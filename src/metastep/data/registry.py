@@ -1,167 +1,264 @@
-"""The data sets by name: what they are, on what terms, where to get them, and which are here."""
+"""Describe data sets, find them by name, and read them for episodes or for labelled batches.
+
+A class joins with `@metastep.register("dataset", name)`. This module loads no torch.
+"""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
 
-from metastep.data.errors import DataError, printable, problem
-from metastep.data.files import exists
-from metastep.data.folder import load_folder
-from metastep.data.pictures import ImageSet
+from metastep.core.registry import named, names
+from metastep.data.errors import DataError, missing, printable, problem
+from metastep.data.files import entries, exists, first_existing
+from metastep.data.names import FOLDER, PREFIX
+from metastep.data.pictures import Labelled, Pictures, labelled_by_share
 from metastep.data.progress import Progress, silent
-from metastep.data.sets import mini_imagenet, omniglot
-from metastep.data.sets.glyphs import load_glyphs
-from metastep.data.splits import PARTS, SPLITS, Split, known_split
+from metastep.data.splits import SPLITS, Split, known_split
+from metastep.errors import MetastepError
+
+View = Literal["episodes", "labels"]
+RESEARCH = "non-commercial research and education"
+
+
+class Download(NamedTuple):
+    """A file that may be downloaded freely."""
+
+    path: str
+    """Where it belongs below the data directory."""
+    url: str
+    checksum: str
+    """sha256:…, or md5:… where its publisher gives no better one."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One data set."""
+class DataSet(ABC):
+    """A data set. The class describes it; an object has been found and can be read.
+
+    A class sets `summary`, `licence` and `source`, and says how to find its files and how to read them. Most are a
+    `ClassSplit` or a `PictureSplit`.
+    """
+
+    summary: ClassVar[str]
+    licence: ClassVar[str]
+    source: ClassVar[str]
+    """Where to get it."""
+    what: ClassVar[str] = ""
+    """What to look for, for the message that says it is not there; its name if empty."""
+    places: ClassVar[tuple[str, ...]] = ()
+    """Files or folders below the data directory of which one is enough."""
+    downloads: ClassVar[tuple[Download, ...]] = ()
+    embedded: ClassVar[bool] = False
+    """Whether it comes with metastep, and so needs no data directory."""
+    view: ClassVar[View] = "episodes"
+    """What it is usually used for; it serves both."""
+    labelled_in_words: ClassVar[str] = "60 % train, 20 % val, 20 % test of each class"
+    side: ClassVar[int]
+    """Pixels along the side of its pictures for episodes, unless others are asked for."""
+    channels: ClassVar[int] = 3
 
     name: str
-    summary: str
-    licence: str
-    source: str
-    """Where to get it."""
-    splits: tuple[Split, ...]
-    """The splits that it has, the one to show first."""
-    read: Callable[[Path, Split, Progress], ImageSet]
-    """From the data directory, or a user's folder."""
-    locate: Callable[[Path], tuple[Path, ...]]
-    """Its files in a data directory; none when it is not, or not wholly, there."""
-    embedded: bool = False
-    """Whether it comes with metastep, and so needs no data directory."""
+    root: Path
+    size: int | None = None
+    progress: Progress = field(default=silent, compare=False)
+
+    @classmethod
+    def find(cls, root: Path) -> tuple[Path, ...]:
+        """Return its files below a data directory; none if it is not, or not wholly, there."""
+        return first_existing(root, cls.places)
+
+    def classes(self, split: str) -> Pictures:
+        """Return the classes of a split, with all their pictures, to draw episodes from.
+
+        Args:
+            split: train, val or test, which share no class; trainval or all.
+        """
+        return self.read_classes(known_split(split))
+
+    def labelled(self, seed: int = 0, per_class: int | None = None) -> Labelled:
+        """Return all classes, split by picture into training, validation and testing.
+
+        Args:
+            seed: Of the draws where no published split says which picture belongs where.
+            per_class: Train on so many pictures of each class; None for all.
+        """
+        parts = self.read_labelled(seed)
+        return parts if per_class is None else parts._replace(train=parts.train.few(per_class, seed))
+
+    @abstractmethod
+    def read_classes(self, split: Split) -> Pictures:
+        """Read the classes of one split."""
+
+    @abstractmethod
+    def read_labelled(self, seed: int) -> Labelled:
+        """Read the three parts."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Channels, and pixels along the side, of the pictures of episodes."""
+        return self.channels, self.size or self.side
+
+    def files(self) -> tuple[Path, ...]:
+        """Return its files, or say what is missing and where to get it."""
+        entries(self.root)  # says so if the folder cannot be opened at all
+        found = self.find(self.root)
+        if not found:
+            raise missing(self.root, self.what or self.name, self.source)
+        return found
 
 
-def _read_glyphs(root: Path, split: Split, progress: Progress) -> ImageSet:
-    del root, progress  # they come with metastep
-    return load_glyphs(split)
+class ClassSplit(DataSet):
+    """A data set whose classes are published as train, val and test: `find` and `read_classes` are all it needs."""
+
+    def read_labelled(self, seed: int) -> Labelled:
+        return labelled_by_share(self.read_classes("all"), seed, self.name)
 
 
-def _every_mini_imagenet_file(root: Path) -> tuple[Path, ...]:
-    found = [mini_imagenet.find_mini_imagenet(root, part) for part in PARTS]
-    return tuple(dict.fromkeys(path for paths in found for path in paths)) if all(found) else ()
+@dataclass(frozen=True)
+class Across(DataSet):
+    """Train on the classes of one data set, and validate and test on those of another."""
+
+    summary = "classes of two data sets: to train on those of one, and to be tested on those of the other"
+    licence = source = "those of the two data sets"
+
+    first: DataSet = field(kw_only=True)
+    second: DataSet = field(kw_only=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.first.shape
+
+    def read_classes(self, split: Split) -> Pictures:
+        if split == "all":
+            reason = "trains on one data set and tests on another, so no split has all classes"
+            raise problem(self.name, reason, f"Choose one of {', '.join(SPLITS[:-1])}")
+        return (self.second if split in ("val", "test") else self.first).read_classes(split)
+
+    def read_labelled(self, seed: int) -> Labelled:
+        del seed
+        reason = "has other classes for testing than for training, so it serves episodes only"
+        raise problem(self.name, reason, "Name one data set")
 
 
-def _nowhere(root: Path) -> tuple[Path, ...]:
-    del root  # glyphs need no files; and guessing which folder is a user's own would mostly be wrong
-    return ()
+def load(
+    name: str,
+    root: Path | None = None,
+    size: int | None = None,
+    *,
+    test: str | None = None,
+    progress: Progress = silent,
+) -> DataSet:
+    """Find a data set by its name, or a user's own folder by its path.
 
+    Args:
+        name: One of `metastep data list`, or a folder with one sub-folder per class, as folder:PATH or just its path.
+        root: The data directory; None takes it from METASTEP_DATA. What comes with metastep needs none. A relative
+            path of a folder that does not exist is looked for there too.
+        size: Pixels along the side of the pictures; None for the usual ones.
+        test: A second data set, whose classes are validated and tested on instead.
+        progress: Called with what is done and the total while pictures are read.
 
-GLYPHS = Entry(
-    name="glyphs",
-    summary="1,300 characters of 22 scripts, 20 drawings each, 28x28; split by script",
-    licence="free (drawn from the DejaVu fonts)",
-    source="comes with metastep",
-    splits=SPLITS,
-    read=_read_glyphs,
-    locate=_nowhere,
-    embedded=True,
-)
-OMNIGLOT = Entry(
-    name="omniglot",
-    summary="1,623 handwritten characters of 50 alphabets, 20 drawings each, 28x28",
-    licence="MIT (Brenden Lake)",
-    source=omniglot.SOURCE,
-    splits=SPLITS,
-    read=lambda root, split, progress: omniglot.load_omniglot(root, split, progress),
-    locate=omniglot.find_omniglot,
-)
-MINI_IMAGENET = Entry(
-    name="mini_imagenet",
-    summary="100 ImageNet classes of 600 photos, 84x84, Ravi-Larochelle split 64/16/20",
-    licence="ImageNet: non-commercial research and education",
-    source=mini_imagenet.SOURCE,
-    splits=PARTS,
-    read=lambda root, split, progress: mini_imagenet.load_mini_imagenet(root, split, progress=progress),
-    locate=_every_mini_imagenet_file,
-)
-FOLDER = Entry(
-    name="folder",
-    summary="your own pictures, one sub-folder per class, resized to 84x84; split by class",
-    licence="yours",
-    source="any folder: name it as folder:PATH, or by its path",
-    splits=("all", "train", "val", "trainval", "test"),
-    read=lambda root, split, progress: load_folder(root, split, progress=progress),
-    locate=_nowhere,
-)
-ENTRIES = (GLYPHS, OMNIGLOT, MINI_IMAGENET, FOLDER)
-NAMED = {entry.name: entry for entry in ENTRIES if entry is not FOLDER}
+    Returns:
+        The data set: `classes(split)` for episodes, `parts()` for labelled batches. Nothing is read before.
 
+    Raises:
+        DataError: Nothing has this name, it is not in the data directory, or the pictures of the two are not alike.
 
-def load(name: str, root: Path | None, split: str, progress: Progress = silent) -> ImageSet:
-    """A data set by name: glyphs, omniglot, mini_imagenet, or a user's own as folder:PATH or just its path.
-
-    root: the data directory; None takes it from METASTEP_DATA. Glyphs need none; a relative path of a folder that
-        does not exist is looked for there too.
-    split: train, val or test, which share no class. Except for mini_imagenet also trainval (train and val: choose
-        with the two, then train once more on both) and all. Glyphs are split by script, the others by class.
+    Example:
+        >>> from metastep.data.registry import load
+        >>> load("digits").labelled().counts
+        (400, 200, 1197)
+        >>> rows, _ = load("glyphs").classes("test").rows()
+        >>> rows.shape[1:]
+        torch.Size([20, 1, 28, 28])
     """
-    entry, folder = resolve(name, root)
-    return entry.read(folder, known_split(split, entry.splits), progress)
+    if size is not None and size < 1:
+        raise DataError(f"size = {size}: pictures need at least 1 pixel.")
+    kind, place = resolve(name, root)
+    found = kind(name, place, size, progress)
+    return found if test is None else across(found, load(test, root, size, progress=progress))
 
 
-def resolve(name: str, root: Path | None) -> tuple[Entry, Path]:
-    """The data set that is meant, and the folder that it is to be read from."""
-    entry = entry_of(name, root)
-    root = root or data_directory()
-    if entry is FOLDER:
-        return entry, own_folder(name, root)
-    return entry, Path() if entry.embedded else directory_for(entry.name, entry.source, root)
-
-
-def directory_for(name: str, source: str, root: Path | None) -> Path:
-    """The data directory, for a data set that is to be in it; `source` says where to get that"""
-    root = root or data_directory()
-    if root is None:
+def across(first: DataSet, second: DataSet) -> DataSet:
+    """Return a data set that trains on the classes of the first, and validates and tests on those of the second."""
+    if first.shape != second.shape:
+        seen = [f"{printable(each.name)} has pictures of {_shape(each.shape)}" for each in (first, second)]
         raise DataError(
-            f"{name}: where is it? Name the folder that has it with --data or METASTEP_DATA; to get it: {source}."
+            f"{seen[0]}, and {seen[1]}: one net cannot take both. Choose two data sets in colour or two in grey, and "
+            "one size for both."
         )
-    if not root.expanduser().is_dir():
-        remedy = f"Name the folder that has {name} with --data or METASTEP_DATA; to get it: {source}"
-        raise problem(root, "the data directory is not there, or no folder", remedy)
-    return root.expanduser()
+    name = f"{first.name}, tested on {second.name}"
+    return Across(name, first.root, first.size, first.progress, first=first, second=second)
 
 
-def entry_of(name: str, root: Path | None = None) -> Entry:
-    """The data set of that name; what looks like the path of a folder is a user's own."""
-    if name in NAMED:
-        return NAMED[name]
+def _shape(shape: tuple[int, int]) -> str:
+    channels, side = shape
+    return f"{side}x{side} in {'grey' if channels == 1 else 'colour'}"
+
+
+def resolve(name: str, root: Path | None = None) -> tuple[type[DataSet], Path]:
+    """Return the data set that is meant, and the folder that it is to be read from."""
     if is_own(name, root):
-        return FOLDER
-    names = ", ".join(NAMED)
-    is_file = name != "" and exists(own_folder(name, root))
-    reason = "is a file, and no folder of classes" if is_file else "there is no such folder here"
-    raise DataError(
-        f"{printable(name)}: {reason}, and no data set of that name. Give the path of a folder, or one of {names}."
-    )
+        return data_set(FOLDER), own_folder(name, root)
+    kind = _named(name, root)
+    return kind, Path() if kind.embedded else _directory_for(name, kind.source, root)
+
+
+def data_set(name: str) -> type[DataSet]:
+    """Return the class that is registered under a name."""
+    kind: type[DataSet] = named("dataset", name)
+    return kind
+
+
+def data_sets() -> dict[str, type[DataSet]]:
+    """Return all data sets by name, ours first."""
+    return {name: data_set(name) for name in names("dataset")}
+
+
+def _named(name: str, root: Path | None) -> type[DataSet]:
+    if name == FOLDER:
+        raise DataError("folder: which one? Give its path, as folder:PATH.")
+    try:
+        return data_set(name)
+    except MetastepError as error:
+        is_file = name != "" and exists(own_folder(name, root))
+        reason = "is a file, and no folder of classes" if is_file else "there is no such folder here"
+        choices = str(error).rstrip(".")
+        raise DataError(f"{printable(name)}: {reason}, and {choices}, or give the path of a folder.") from error
 
 
 def is_own(name: str, root: Path | None) -> bool:
-    """Whether a user's folder is meant; the names of data sets come first."""
-    return name not in NAMED and is_path(name, root)
-
-
-def is_path(name: str, root: Path | None) -> bool:
-    """Whether a name that is no data set's can be that of a user's folder: it says so, or there is one."""
-    return name.startswith("folder:") or "/" in name or (name != "" and os.path.isdir(own_folder(name, root)))
+    """Whether a user's folder is meant: it says so, or there is one; the names of data sets come first."""
+    if name != FOLDER and name in names("dataset"):
+        return False
+    return name.startswith(PREFIX) or "/" in name or (name != "" and os.path.isdir(own_folder(name, root)))
 
 
 def own_folder(name: str, root: Path | None) -> Path:
-    """A user's folder, folder:PATH or just its path: where that says, or else below the data directory."""
-    path = Path(os.path.expanduser(name.removeprefix("folder:")))  # unlike Path's own, never an error
+    """Return a user's folder, folder:PATH or just its path: where that says, or else below the data directory."""
+    path = Path(os.path.expanduser(name.removeprefix(PREFIX)))  # unlike Path's own, never an error
     below = (root or data_directory() or Path()).expanduser() / path
     return below if exists(below) and not exists(path) else path
 
 
 def data_directory() -> Path | None:
-    """What METASTEP_DATA names."""
-    named = os.environ.get("METASTEP_DATA")
-    return Path(named) if named else None
+    """Return what METASTEP_DATA names."""
+    given = os.environ.get("METASTEP_DATA")
+    return Path(given) if given else None
 
 
 def find(root: Path) -> dict[str, tuple[Path, ...]]:
-    """Name -> files, for each data set that a data directory holds."""
-    located = {entry.name: entry.locate(root) for entry in ENTRIES}
+    """Return name -> files, for each data set that a data directory holds."""
+    located = {name: kind.find(root) for name, kind in data_sets().items()}
     return {name: paths for name, paths in located.items() if paths}
+
+
+def _directory_for(name: str, source: str, root: Path | None) -> Path:
+    root = root or data_directory()
+    remedy = f"Name the folder that has {name} with --data or METASTEP_DATA; to get it: {source}"
+    if root is None:
+        raise DataError(f"{name}: where is it? {remedy}.")
+    if not root.expanduser().is_dir():
+        raise problem(root, "the data directory is not there, or no folder", remedy)
+    return root.expanduser()

@@ -12,7 +12,7 @@ from torch import Tensor
 from metastep.data.draw import choose, draw, real_counts, streams
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError, printable
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 
 TILE = 84  # pixels: photos of 84x84 as they are, drawings of 28x28 three times as large
 GAP = 4  # between tiles
@@ -23,6 +23,7 @@ HEADER, TITLE = 50, 40  # heights: above the tiles of a panel; above all panels
 LINE = 16  # height of a line of a label
 WIDEST = 1800  # panels stand side by side as long as the page stays narrower than this
 MOST_PIXELS = 10**8
+LONGEST = 65_500  # pixels along a side: what JPEG allows
 
 PAGE, PANEL, FRAME = "#ffffff", "#f4f5f7", "#d9dde3"
 TEXT, FAINT = "#1f2933", "#7b8794"
@@ -38,14 +39,10 @@ class Panel(NamedTuple):
     query: Tensor  # uint8 (ways, queries, channels, height, width)
 
 
-def contact_sheet(data: ImageSet, episodes: Episodes, count: int = 4, seed: int = 0, title: str = "") -> Image.Image:
+def contact_sheet(data: Pictures, episodes: Episodes, count: int = 4, seed: int = 0, title: str = "") -> Image.Image:
     """The first `count` episodes of batch 0 of `draw` with this seed, one panel for each."""
-    width = LABEL + episodes.images * (TILE + GAP) + SPLIT_GAP + 2 * MARGIN
-    height = HEADER + episodes.ways * (TILE + GAP) + MARGIN
-    columns = max(1, min(count, (WIDEST - MARGIN) // (width + MARGIN)))
-    size = (MARGIN + columns * (width + MARGIN), TITLE + -(-count // columns) * (height + MARGIN) + MARGIN)
-    if size[0] * size[1] > MOST_PIXELS:
-        raise DataError(f"a sheet of {size[0]}x{size[1]} pixels is too large. Lower episodes, ways, shots or queries.")
+    require_drawable(episodes, count)
+    (width, height), columns, size = _layout(episodes, count)
     page = Image.new("RGB", size, PAGE)
     write(page, (MARGIN, MARGIN), title, TEXT, size=18, bold=True)
     for number, panel in enumerate(panels(data, episodes, count, seed)):
@@ -55,19 +52,36 @@ def contact_sheet(data: ImageSet, episodes: Episodes, count: int = 4, seed: int 
     return page
 
 
-def panels(data: ImageSet, episodes: Episodes, count: int, seed: int) -> list[Panel]:
+def require_drawable(episodes: Episodes, count: int) -> None:
+    """Say that a sheet is too large before anything is read for it."""
+    _, _, (width, height) = _layout(episodes, count)
+    if width * height > MOST_PIXELS or max(width, height) > LONGEST:
+        raise DataError(f"a sheet of {width}x{height} pixels is too large. Lower episodes, ways, shots or queries.")
+
+
+def _layout(episodes: Episodes, count: int) -> tuple[tuple[int, int], int, tuple[int, int]]:
+    """Sizes of a panel, how many stand side by side, and sizes of the page"""
+    width = LABEL + episodes.images * (TILE + GAP) + SPLIT_GAP + 2 * MARGIN
+    height = HEADER + episodes.ways * (TILE + GAP) + MARGIN
+    columns = max(1, min(count, (WIDEST - MARGIN) // (width + MARGIN)))
+    page = (MARGIN + columns * (width + MARGIN), TITLE + -(-count // columns) * (height + MARGIN) + MARGIN)
+    return (width, height), columns, page
+
+
+def panels(data: Pictures, episodes: Episodes, count: int, seed: int) -> list[Panel]:
     """Episodes with the names of their classes."""
-    counts = real_counts(data.counts, episodes, data.images.device, data.names)
-    support, query = draw(data.images, episodes, seed, 0, count, counts=counts)
-    chosen = choose(streams(seed, 0, count, 0, data.images.device), episodes, data.images.shape[:2], counts).classes
+    rows, sizes = data.rows()
+    counts = real_counts(sizes, episodes, rows.device, data.names)
+    support, query = draw(rows, episodes, seed, 0, count, counts=counts)
+    chosen = choose(streams(seed, 0, count, 0, rows.device), episodes, rows.shape[:2], counts).classes
     return [
         Panel([_label(data, index) for index in classes], _bytes(near, episodes), _bytes(far, episodes))
         for classes, near, far in zip(chosen.tolist(), support[0], query[0], strict=True)
     ]
 
 
-def _label(data: ImageSet, index: int) -> tuple[str, str]:
-    name, group = data.names[index], data.groups[index]
+def _label(data: Pictures, index: int) -> tuple[str, str]:
+    name, group = data.names[index], data.groups[index] if data.groups else ""
     return readable(name.removeprefix(f"{group}/")), "" if group == name else readable(group)
 
 

@@ -11,7 +11,7 @@ from metastep.core.counting import counting
 from metastep.core.problems import accuracy, params_of
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.data.episodes import Episodes
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.data.sheet import panels
 from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
@@ -68,11 +68,11 @@ def probe(learner: Learner, episodes: int, data: Path | None) -> Probed:
     )
 
 
-def sampler_of(learner: Learner, images: ImageSet, episodes: Episodes) -> Sampler:
+def sampler_of(learner: Learner, images: Pictures, episodes: Episodes) -> Sampler:
     return Sampler.of(images, episodes, EVALUATION_SEED, learner.device, tree_leaves(learner.meta)[0].dtype)
 
 
-def follow(learner: Learner, images: ImageSet) -> tuple[int, int, Tensor]:
+def follow(learner: Learner, images: Pictures) -> tuple[int, int, Tensor]:
     """Gradients and second-order products of one task in training, and how gradients change along its inner loop"""
     estimator = gradient_of(learner.config, learner.net).estimator
     sampler = sampler_of(learner, images, learner.config.train_episodes)
@@ -85,7 +85,7 @@ def follow(learner: Learner, images: ImageSet) -> tuple[int, int, Tensor]:
 
 
 @torch.no_grad()
-def show_episodes(learner: Learner, images: ImageSet, number: int) -> list[ShownEpisode]:
+def show_episodes(learner: Learner, images: Pictures, number: int) -> list[ShownEpisode]:
     """The first ones that the learner is evaluated on"""
     episodes = learner.config.test_episodes
     sampler, shown = sampler_of(learner, images, episodes), []

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from metastep.core.problems import few_shot
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.step.gradient import MetaGradient
 from metastep.step.mapped import mapped
 from metastep.step.ranks import ALONE
@@ -44,7 +44,7 @@ class Trained:
     def __init__(self, case: Case, device: torch.device) -> None:
         images, config = pictures(case, device), config_of(case, device)
         classes = tuple(str(i) for i in range(len(images)))
-        parts = prepare(config, ImageSet(images, classes, classes), None, ALONE)
+        parts = prepare(config, Pictures.of_rows(images, classes), None, ALONE)
         self._step = meta_step(config, parts, ALONE, done=0)
 
     @property

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 from metastep.train.fewshot.presets import PRESETS
 from study.bench import cases, command, running, session, workload
@@ -84,9 +85,12 @@ def test_mini_imagenet_is_as_the_paper_has_it() -> None:
 def test_real_pictures_are_those_of_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[tuple[str, Path, str]] = []
 
-    def load(*asked: Any) -> ImageSet:
-        loaded.append(asked)
-        return ImageSet(torch.zeros(1, 1, 1, 1, 1, dtype=torch.uint8), ("one",), ("one",))
+    def load(*asked: Any) -> Any:
+        def classes(split: str) -> Pictures:
+            loaded.append((*asked, split))
+            return Pictures.of_rows(torch.zeros(1, 1, 1, 1, 1, dtype=torch.uint8), ("one",))
+
+        return SimpleNamespace(classes=classes)
 
     monkeypatch.setattr(workload, "load", load)
     for setting in ("omniglot-20w1s", "miniimagenet-5w5s", "omniglot-5w5s"):

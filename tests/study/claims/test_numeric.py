@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from metastep.core.optimizers import SGD
-from metastep.data import labelled
 from metastep.data.errors import DataError
 from metastep.data.registry import data_directory
 from study.claims import numeric
@@ -58,12 +57,11 @@ def test_x21_counts_what_the_loaders_return(monkeypatch: pytest.MonkeyPatch) -> 
 
     def splits(name: str, *_: object) -> Any:
         sizes = {"stl10": (4_500, 500, 8_000), "cifar100": (45_000, 5_000, 10_000 - wrong)}[name]
-        parts = [labelled.LabelledSet(torch.zeros(n, 1, 1, 1), torch.zeros(n), ("a",)) for n in sizes]
-        return labelled.LabelledSplits(*parts, "")
+        return SimpleNamespace(labelled=lambda: SimpleNamespace(counts=sizes))
 
     there = ("stl10", "cifar100")
     monkeypatch.setattr(numeric, "is_there", lambda name, data: name in there)
-    monkeypatch.setattr(numeric, "load_labelled", splits)
+    monkeypatch.setattr(numeric, "load", splits)
     wrong = 0
     found = judged("X21")
     assert found.verdict == "reproduced"
@@ -74,7 +72,7 @@ def test_x21_counts_what_the_loaders_return(monkeypatch: pytest.MonkeyPatch) -> 
     def refusing(name: str, *_: object) -> Any:
         raise DataError(f"{name}: has 3 pictures")
 
-    monkeypatch.setattr(numeric, "load_labelled", refusing)
+    monkeypatch.setattr(numeric, "load", refusing)
     assert judged("X21").verdict == "not reproduced"
 
 

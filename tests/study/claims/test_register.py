@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metastep.data.labelled import LABELLED, OWN, LabelledEntry
+from metastep.data.registry import data_set, data_sets
 from metastep.errors import MetastepError
 from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
 from metastep.train.transfer.presets import PRESETS as TRANSFER, SIZES, TARGETS
@@ -62,9 +62,9 @@ def test_what_it_needs_exists(claim: object) -> None:
         kind_of(preset).configured(preset, 1, None, {"device": "cpu"})
 
 
-@pytest.mark.parametrize("entry", [entry for entry in LABELLED if entry is not OWN], ids=lambda entry: entry.name)
-def test_only_what_comes_with_metastep_is_always_at_hand(entry: LabelledEntry, tmp_path: Path) -> None:
-    assert is_there(entry.name, tmp_path) == entry.embedded
+@pytest.mark.parametrize("name", data_sets())
+def test_only_what_comes_with_metastep_is_always_at_hand(name: str, tmp_path: Path) -> None:
+    assert is_there(name, tmp_path) == data_set(name).embedded
 
 
 def test_what_is_only_quoted_says_so() -> None:

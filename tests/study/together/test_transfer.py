@@ -11,7 +11,7 @@ import torch
 
 from metastep.data.batches import Batches
 from metastep.errors import NonFiniteError
-from metastep.step.compiler import compiling, kin
+from metastep.step.compiler import compiling, program_cache
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.transfer import epoch as epochs, reading
@@ -25,9 +25,9 @@ from tests.train.transfer.train_helpers import (
     TINY,
     capture,
     checkpoint,
+    loading,
     same,
     stop_at,
-    stripes,
     tiny,
     with_source,
 )
@@ -51,7 +51,7 @@ def alone(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where each of them was trained with nothing beside it"""
     folder = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "load_labelled", stripes)
+        patch.setattr(reading, "load", loading)
         for name, config in configs(source).items():
             train(config, folder / name)
     return folder
@@ -182,11 +182,11 @@ def test_seeds_share_a_trace_and_end_as_alone(captured: bool, tmp_path: Path, mo
     source = SourceConfig("resnet8", dataset="stripes", epochs=1)
     config = tiny(source=source, target=TargetConfig("vgg4"), data=replace(TINY.data, batch=7), epochs=1, compile=True)
     seeds = [replace(config, seed=seed) for seed in (0, 1)]
-    kin._MADE.clear()
+    program_cache._MADE.clear()
     for turns in together((train_in_turns(each, tmp_path / f"{each.seed}") for each in seeds), 2):
         assert turns.epoch == 1
     assert traces.call_count == 2  # the source's training, and the target's
-    kin._MADE.clear()
+    program_cache._MADE.clear()
     train(seeds[1], tmp_path / "alone")
     assert traces.call_count == 4
     assert same(checkpoint(tmp_path / "1"), checkpoint(tmp_path / "alone"))

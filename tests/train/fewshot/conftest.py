@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from metastep.train.fewshot import sampling
-from tests.train.fewshot.helpers import stripes
+from tests.train.fewshot.helpers import loading, stripes
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stripes for data, and one thread: tensors here are too small to share"""
-    monkeypatch.setattr(sampling, "load", stripes)
+    monkeypatch.setattr(sampling, "load", loading(stripes))
     torch.set_num_threads(1)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 from metastep.step import captured_update, update
 from metastep.step.capture import Captured
@@ -59,9 +60,8 @@ SHUFFLED = replace(  # batches of 4, 3 classes: none can be balanced
 )
 
 
-def stripes(name: str = "stripes", root: Path | None = None, split: str = "train", progress: object = None) -> ImageSet:
+def stripes(split: str = "train") -> Pictures:
     """Classes differ in the direction and width of their stripes, pictures of a class by noise; train and val differ"""
-    del name, root, progress
     generator = torch.Generator().manual_seed(["train", "val", "trainval", "test"].index(split))
     classes, per_class = 8, 6
     x, y = torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")
@@ -69,7 +69,13 @@ def stripes(name: str = "stripes", root: Path | None = None, split: str = "train
     wave = torch.sin((x * torch.cos(3 * angle) + y * torch.sin(3 * angle)) * (0.5 + 2 * width))
     noise = torch.randn(classes, per_class, SIZE, SIZE, generator=generator)
     images = (127 + 80 * wave + 30 * noise).clamp(0, 255).to(torch.uint8)[:, :, None]
-    return ImageSet(images, tuple(f"stripe {i}" for i in range(classes)), tuple("stripes" for _ in range(classes)))
+    names = tuple(f"stripe {i}" for i in range(classes))
+    return Pictures.of_rows(images, names, ("stripes",) * classes)
+
+
+def loading(classes: Callable[[str], Pictures]) -> Callable[..., Any]:
+    """What stands for `load`, of a data set with these classes in each split"""
+    return lambda *asked, **options: SimpleNamespace(classes=classes)
 
 
 def narrow(ways: int, channels: int, size: int) -> nn.Module:
@@ -152,7 +158,7 @@ def job(config: TrainConfig, folder: Path, **more: Any) -> dict[str, Any]:
 
 def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    sampling.load = stripes  # type: ignore[assignment]
+    sampling.load = loading(stripes)  # type: ignore[assignment]
     config, folder = from_plain(TrainConfig, job["config"]), Path(job["folder"])
     if "dies_at" in job and os.environ["RANK"] == job["dying_rank"]:
         _die_at(job["dies_at"])

@@ -16,7 +16,7 @@ from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from tests.train.fewshot.helpers import TINY, job, same_state, start, stripes, tiny
+from tests.train.fewshot.helpers import TINY, job, loading, same_state, start, stripes, tiny
 
 
 def free_port() -> int:
@@ -106,7 +106,7 @@ def test_an_error_of_the_first_rank_ends_all(tmp_path: Path) -> None:
 def test_an_all_reduce_on_a_gpu_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the first of two ranks without the other: its share is then all that is summed"""
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")  # as in training
-    monkeypatch.setattr(sampling, "load", stripes)
+    monkeypatch.setattr(sampling, "load", loading(stripes))
     config = replace(ANY_ORDER, device="cuda")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
     try:

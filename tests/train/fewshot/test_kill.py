@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from metastep.train.fewshot import sampling
 from metastep.train.fewshot.train import resume, train
-from tests.train.fewshot.helpers import same_state, stripes, tiny
+from tests.train.fewshot.helpers import loading, same_state, stripes, tiny
 from metastep.train.run import Run
 
 torch.set_num_threads(1)
-sampling.load = stripes
+sampling.load = loading(stripes)
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 train(tiny(iterations=2), folder / "first")  # torch loads much of itself at the first step
 began = time.perf_counter()

@@ -15,7 +15,7 @@ from metastep.train.fewshot import sampling
 from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.train import resume, train
 from metastep.train.run import Run
-from tests.train.fewshot.helpers import CARRIED, TINY, stripes, tiny
+from tests.train.fewshot.helpers import CARRIED, TINY, loading, stripes, tiny
 from tests.train.fewshot.test_commands import app
 from tests.train.fewshot.test_distributed import two_ranks
 from tests.train.fewshot.test_train import rows_of, stop_before
@@ -100,13 +100,13 @@ def test_a_schedule_is_gone_on_with_to_the_end_that_it_was_made_for(
     assert resume(tmp_path / "run", iterations=12).iterations == 12
 
 
-def absent(*asked: object) -> None:
+def absent(*asked: object, **options: object) -> None:
     raise MetastepError("the data are not here")
 
 
 def test_a_run_that_cannot_go_on_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(SHORT, tmp_path / "run")
-    failing: list[tuple[Callable[..., Any], str]] = [(absent, "not here"), (stripes, "is writing this run")]
+    failing: list[tuple[Callable[..., Any], str]] = [(absent, "not here"), (loading(stripes), "is writing this run")]
     with Run(tmp_path / "run").lock():
         for load, message in failing:
             monkeypatch.setattr(sampling, "load", load)

@@ -22,7 +22,7 @@ def test_a_learner_comes_with_metastep(name: str) -> None:
         """Drawings are photos too, of the right size and in three colours"""
         return interpolate(x, (net.size, net.size), mode="bilinear").expand(-1, net.channels, -1, -1)
 
-    tasks = draw(load("glyphs", None, "test").images, learner.config.test_episodes, seed=1, k=0, tasks=8)
+    tasks = draw(load("glyphs").classes("test").rows()[0], learner.config.test_episodes, seed=1, k=0, tasks=8)
     right = []
     for i in range(8):
         (x, y), (new, truth) = ((as_seen(part[0][i]), part[1][i]) for part in tasks)

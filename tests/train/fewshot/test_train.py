@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.train.errors import CheckpointError
 from metastep.train.fewshot import sampling
@@ -28,7 +29,7 @@ from metastep.train.fewshot.scores import mean
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from tests.train.fewshot.helpers import SIZE, TINY, same_state, stripes, tiny
+from tests.train.fewshot.helpers import SIZE, TINY, loading, same_state, stripes, tiny
 
 
 def stop_before(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseException | None = None) -> None:
@@ -135,7 +136,7 @@ def test_numbers_that_are_not_finite_stop_the_run(tmp_path: Path, monkeypatch: p
     assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
     assert all(torch.isfinite(p).all() for p in Run(tmp_path / "run").load()["meta"].values())
     monkeypatch.undo()
-    monkeypatch.setattr(sampling, "load", stripes)
+    monkeypatch.setattr(sampling, "load", loading(stripes))
     train(TINY, tmp_path / "clean")
     resume(tmp_path / "run")
     assert same_state(tmp_path / "clean", tmp_path / "run")
@@ -201,11 +202,10 @@ def test_a_checkpoint_is_never_made_of_what_is_not_finite(tmp_path: Path) -> Non
 
 
 def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def few(name: str, root: Path | None, split: str, progress: Any) -> Any:
-        images, names, groups, counts = stripes(name, root, split)
-        return sampling.ImageSet(images[:2], names[:2], groups[:2], counts) if split == "val" else stripes(name, root)
+    def few(split: str) -> Pictures:
+        return stripes(split).only([0, 1]) if split == "val" else stripes()
 
-    monkeypatch.setattr(sampling, "load", few)
+    monkeypatch.setattr(sampling, "load", loading(few))
     with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*--validation-every 0"):
         train(TINY, tmp_path / "run")
     assert not (tmp_path / "run").exists()

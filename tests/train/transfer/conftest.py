@@ -8,12 +8,12 @@ from metastep.train.transfer import reading, train as training
 from metastep.train.transfer.config import MethodConfig
 from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.source import source_run
-from tests.train.transfer.train_helpers import TINY, stripes, tiny
+from tests.train.transfer.train_helpers import TINY, loading, tiny
 
 
 @pytest.fixture
 def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "load_labelled", stripes)
+    monkeypatch.setattr(reading, "load", loading)
 
 
 @pytest.fixture
@@ -29,6 +29,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source that was trained before"""
     folder = tmp_path_factory.mktemp("source") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "load_labelled", stripes)
+        patch.setattr(reading, "load", loading)
         training.train(source_run(TINY), folder)
     return folder

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from metastep.cli.transfer_flags import FLAGS
-from metastep.data.labelled import LABELLED
+from metastep.data.registry import data_sets
 from metastep.errors import MetastepError
 from metastep.nets.registry import load_net
 from metastep.train.config import from_plain, to_plain
@@ -27,7 +27,7 @@ def test_every_cell_of_the_paper_and_its_ablations() -> None:
 def test_every_preset_can_be_built(name: str, tmp_path: Path) -> None:
     config = PRESETS[name]
     assert from_plain(TransferConfig, to_plain(config)) == config
-    assert config.data.name in {entry.name for entry in LABELLED}
+    assert config.data.name in data_sets()
     assert method_of(config).learns == config.learns_weights
     with torch.device("meta"):
         nets = {part.net: load_net(part.net)(ways=7, channels=3, size=config.data.size)

@@ -5,7 +5,9 @@ import signal
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from metastep.data.batches import Batches
-from metastep.data.pictures import LabelledSet, LabelledSplits
+from metastep.data.pictures import Labelled, Pictures
 from metastep.step.capture import Captured
 from metastep.step.compiler.compiling import Compiled, as_traced
 from metastep.step.compiler.program_cache import Kin
@@ -83,22 +85,20 @@ TINY = TransferConfig(
 )
 
 
-def stripes(
-    name: str = "stripes",
-    root: Path | None = None,
-    size: int | None = None,
-    progress: object = None,
-    seed: int = 0,
-    per_class: int | None = None,
-) -> LabelledSplits:
-    """Classes differ in the direction of their stripes; 7 of each to learn from, so that the last batch is smaller"""
+def loading(name: str, root: Path | None = None, size: int | None = None, progress: object = None) -> Any:
+    """What stands for `load`"""
     del root, progress
+    return SimpleNamespace(labelled=partial(stripes, name, size))
+
+
+def stripes(name: str = "stripes", size: int | None = None, seed: int = 0, per_class: int | None = None) -> Labelled:
+    """Classes differ in the direction of their stripes; 7 of each to learn from, so that the last batch is smaller"""
     generator = torch.Generator().manual_seed(len(name) + seed)
     parts = [_part(generator, number, size or SIZE) for number in (per_class or 7, 4, 6)]
-    return LabelledSplits(*parts, "4 of each class")
+    return Labelled(*parts, "4 of each class")
 
 
-def _part(generator: torch.Generator, each: int, size: int) -> LabelledSet:
+def _part(generator: torch.Generator, each: int, size: int) -> Pictures:
     x, y = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
     labels = torch.arange(CLASSES).repeat(each)
     angle = labels[:, None, None] * (torch.pi / CLASSES)
@@ -106,7 +106,7 @@ def _part(generator: torch.Generator, each: int, size: int) -> LabelledSet:
     wave = torch.sin((x * torch.cos(angle) + y * torch.sin(angle)) * 1.5 + phase)
     noise = torch.randn(len(labels), size, size, generator=generator)
     images = (127 + 80 * wave + 30 * noise).clamp(0, 255).to(torch.uint8)[:, None]
-    return LabelledSet(images, labels, tuple(f"stripe {i}" for i in range(CLASSES)))
+    return Pictures(images, labels, tuple(f"stripe {i}" for i in range(CLASSES)))
 
 
 def tiny(method: MethodConfig | None = None, **changes: Any) -> TransferConfig:

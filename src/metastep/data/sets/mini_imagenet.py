@@ -7,23 +7,24 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import torch
 
+from metastep.core.registry import register
 from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import missing, problem
 from metastep.data.files import entries, exists, fingerprint, read_pack
-from metastep.data.images import open_picture, to_pixels
+from metastep.data.images import open_picture, resized, to_pixels
 from metastep.data.packs import cut_sheet
-from metastep.data.pictures import ImageSet, Pixels, stack_classes
-from metastep.data.progress import Progress, counted, silent
-from metastep.data.splits import Split, known_split
+from metastep.data.pictures import Pictures, Pixels, joined
+from metastep.data.progress import Progress, counted
+from metastep.data.registry import RESEARCH, ClassSplit
+from metastep.data.splits import PARTS, Part, Split, parts_of
 from metastep.errors import how_many
 
-SIZE, PER_CLASS = 84, 600
-SOURCE = "built from ImageNet (https://image-net.org) with the csv files of Ravi and Larochelle"
-CLASSES: dict[Split, int] = {"train": 64, "val": 16, "test": 20}
-PACKS: dict[Split, tuple[str, ...]] = {
+SIDE, PER_CLASS = 84, 600
+RECIPE = 2  # raise it when what is kept changes: older caches are then ignored
+CLASSES: dict[Part, int] = {"train": 64, "val": 16, "test": 20}
+PACKS: dict[Part, tuple[str, ...]] = {
     "train": ("miniimagenet84_train_a.npz", "miniimagenet84_train_b.npz", "miniimagenet84_train_c.npz"),
     "val": ("miniimagenet84_val.npz",),
     "test": ("miniimagenet84_test.npz",),
@@ -33,55 +34,67 @@ SUFFIXES = ("", ".zip", ".tar", ".tar.gz", ".tgz")
 _Labelled = Iterator[tuple[str, str, Pixels]]  # class, name within the class, pixels
 
 
-def load_mini_imagenet(root: Path, split: Split = "train", *, progress: Progress = silent) -> ImageSet:
-    """One split, from the packs, from `images/` and three csv files, or from `train|val|test/<class>/`.
+@register("dataset", "mini_imagenet")
+class MiniImageNet(ClassSplit):
+    """Classes are sorted by name and pictures by file name, so every source gives the same order."""
 
-    Classes are sorted by name and pictures by file name, so every source gives the same order. Decoding takes
-    minutes, so its result is kept in the cache folder and memory-mapped from then on.
-    """
-    entries(root)  # says so if the folder cannot be opened at all
-    source = find_mini_imagenet(root, known_split(split, tuple(CLASSES)))
-    if not source:
-        what = f"the {split} split of miniImageNet (a folder mini_imagenet with images/ and {split}.csv)"
-        raise missing(root, what, SOURCE)
-    arrays = cached(
-        f"mini_imagenet-{split}", "".join(map(fingerprint, source)), lambda: _decode(source, split, progress)
-    )
-    names = tuple(map(str, arrays["names"]))
-    return ImageSet(torch.from_numpy(arrays["images"]), names, names, tuple(map(int, arrays["counts"])))
+    summary = "100 ImageNet classes of 600 photos, 84x84, Ravi-Larochelle split 64/16/20"
+    licence = f"ImageNet: {RESEARCH}"
+    source = "built from ImageNet (https://image-net.org) with the csv files of Ravi and Larochelle"
+    side = SIDE
+
+    @classmethod
+    def find(cls, root: Path) -> tuple[Path, ...]:
+        """Return the files of all three splits."""
+        found = [find_split(root, part) for part in PARTS]
+        return tuple(dict.fromkeys(path for paths in found for path in paths)) if all(found) else ()
+
+    def read_classes(self, split: Split) -> Pictures:
+        """From the packs, from `images/` and three csv files, or from `train|val|test/<class>/`"""
+        entries(self.root)  # says so if the folder cannot be opened at all
+        parts = [self._part(part) for part in parts_of(split)]
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _part(self, part: Part) -> Pictures:
+        """Decoding takes minutes, so its result is kept in the cache folder and memory-mapped from then on"""
+        source = find_split(self.root, part)
+        if not source:
+            what = f"the {part} split of miniImageNet (a folder mini_imagenet with images/ and {part}.csv)"
+            raise missing(self.root, what, self.source)
+        key = f"{RECIPE} {''.join(map(fingerprint, source))}"
+        arrays = cached(f"mini_imagenet-{part}", key, lambda: _decode(source, part, self.progress))
+        images = resized(arrays["images"], self.size or SIDE)
+        return Pictures.of(images, arrays["labels"], arrays["names"])
 
 
-def find_mini_imagenet(root: Path, split: Split) -> tuple[Path, ...]:
-    """The packs of a split, or the one folder or archive that holds it; else nothing."""
+def find_split(root: Path, part: Part) -> tuple[Path, ...]:
+    """Return the packs of a split, or the one folder or archive that holds it; else nothing."""
     for folder in (root / name for name in NAMES):
-        packs = tuple(folder / name for name in PACKS[split])
+        packs = tuple(folder / name for name in PACKS[part])
         if all(map(exists, packs)):
             return packs
     for path in (root / f"{name}{suffix}" for name in NAMES if name for suffix in SUFFIXES):
-        if _has_layout(path, split) or (exists(path) and path.is_file()):
+        if _has_layout(path, part) or (exists(path) and path.is_file()):
             return (path,)
-    return (root,) if _has_layout(root, split) else ()
+    return (root,) if _has_layout(root, part) else ()
 
 
-def _has_layout(folder: Path, split: Split) -> bool:
-    return exists(folder / f"{split}.csv") or exists(folder / split)
+def _has_layout(folder: Path, part: Part) -> bool:
+    return exists(folder / f"{part}.csv") or exists(folder / part)
 
 
-def _decode(source: tuple[Path, ...], split: Split, progress: Progress) -> Arrays:
-    pictures = _from_packs(source) if source[0].suffix == ".npz" else _from_tree(source[0], split)
+def _decode(source: tuple[Path, ...], part: Part, progress: Progress) -> Arrays:
+    pictures = _from_packs(source) if source[0].suffix == ".npz" else _from_tree(source[0], part)
     classes: dict[str, dict[str, Pixels]] = {}
-    for label, name, pixels in counted(pictures, CLASSES[split] * PER_CLASS, progress):
+    for label, name, pixels in counted(pictures, CLASSES[part] * PER_CLASS, progress):
         classes.setdefault(label, {})[name] = pixels
-    if len(classes) != CLASSES[split]:
-        reason = f"has {how_many(len(classes), 'class', 'classes')} in its {split} split instead of {CLASSES[split]}"
+    if len(classes) != CLASSES[part]:
+        reason = f"has {how_many(len(classes), 'class', 'classes')} in its {part} split instead of {CLASSES[part]}"
         raise problem(source[0], reason, "Get the Ravi-Larochelle split of miniImageNet")
-    labels = sorted(classes)
-    images, counts = stack_classes([_by_name(classes[label]) for label in labels])
-    return {"images": images, "names": np.array(labels), "counts": np.array(counts)}
-
-
-def _by_name(pictures: dict[str, Pixels]) -> list[Pixels]:
-    return [pictures[name] for name in sorted(pictures)]
+    names = sorted(classes)
+    images = np.stack([classes[name][file] for name in names for file in sorted(classes[name])])
+    labels = np.arange(len(names)).repeat([len(classes[name]) for name in names])
+    return {"images": images, "labels": labels, "names": np.array(names)}
 
 
 def _from_packs(packs: tuple[Path, ...]) -> _Labelled:
@@ -90,43 +103,43 @@ def _from_packs(packs: tuple[Path, ...]) -> _Labelled:
         pack = read_pack(path, ("blob", "offset", "count", "hw", "label", "wnid", "image_no"))
         starts = np.cumsum([0, *pack["count"]])
         whole = len(pack["label"]) == len(pack["image_no"]) == starts[-1] and len(pack["offset"]) == len(starts)
-        if not whole or tuple(pack["hw"]) != (SIZE, SIZE) or max(pack["label"]) >= len(pack["wnid"]):
-            raise problem(path, f"does not hold labelled pictures of {SIZE}x{SIZE}", "Copy it again")
+        if not whole or tuple(pack["hw"]) != (SIDE, SIDE) or max(pack["label"]) >= len(pack["wnid"]):
+            raise problem(path, f"does not hold labelled pictures of {SIDE}x{SIDE}", "Copy it again")
         for i, (start, end) in enumerate(pairwise(starts)):
             wnid = str(pack["wnid"][pack["label"][start]])
             sheet = pack["blob"][pack["offset"][i] : pack["offset"][i + 1]].tobytes()
-            tiles = cut_sheet(sheet, f"{path}/{wnid}", end - start, SIZE)
+            tiles = cut_sheet(sheet, f"{path}/{wnid}", end - start, SIDE)
             for number, tile in zip(pack["image_no"][start:end], tiles, strict=True):
                 yield wnid, f"{wnid}{number:08d}.jpg", tile
 
 
-def _from_tree(path: Path, split: Split) -> _Labelled:
+def _from_tree(path: Path, part: Part) -> _Labelled:
     """From a folder or an archive: the csv of the split decides where there is one, else the folder names."""
-    labels = _labels_from_csv(path, split)
+    labels = _labels_from_csv(path, part)
     missing = set(labels)
 
     def label_of(name: str) -> str | None:
-        return labels.get(PurePosixPath(name).name) if labels else _label_from_folder(name, split)
+        return labels.get(PurePosixPath(name).name) if labels else _label_from_folder(name, part)
 
     for name, data in read_members(path, keep=lambda name: label_of(name) is not None):
-        picture = open_picture(data, f"{path}/{name}", smallest=SIZE)
+        picture = open_picture(data, f"{path}/{name}", smallest=SIDE)
         missing.discard(PurePosixPath(name).name)
-        yield label_of(name) or "", PurePosixPath(name).name, to_pixels(picture, SIZE, channels=3)
+        yield label_of(name) or "", PurePosixPath(name).name, to_pixels(picture, SIDE, channels=3)
     if missing:
-        reason = f"lacks {len(missing):,} of the pictures that {split}.csv lists, {min(missing)} for one"
+        reason = f"lacks {len(missing):,} of the pictures that {part}.csv lists, {min(missing)} for one"
         raise problem(path, reason, "Get them again")
 
 
-def _label_from_folder(name: str, split: Split) -> str | None:
+def _label_from_folder(name: str, part: Part) -> str | None:
     parts = PurePosixPath(name).parts
-    return parts[-2] if len(parts) >= 3 and parts[-3] == split else None
+    return parts[-2] if len(parts) >= 3 and parts[-3] == part else None
 
 
-def _labels_from_csv(path: Path, split: Split) -> dict[str, str]:
+def _labels_from_csv(path: Path, part: Part) -> dict[str, str]:
     """File name -> class, as the split's csv lists them; empty where there is no csv."""
-    tables = dict(read_members(path, keep=lambda name: PurePosixPath(name).name == f"{split}.csv"))
+    tables = dict(read_members(path, keep=lambda name: PurePosixPath(name).name == f"{part}.csv"))
     if len(tables) > 1:
-        raise problem(path, f"has more than one {split}.csv: {', '.join(tables)}", "Keep one")
+        raise problem(path, f"has more than one {part}.csv: {', '.join(tables)}", "Keep one")
     labels: dict[str, str] = {}
     for where, table in tables.items():
         try:

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from metastep.core.registry import register
 from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
-from metastep.data.errors import missing, problem
-from metastep.data.files import entries, exists, fingerprint, read_pack
+from metastep.data.errors import problem
+from metastep.data.files import fingerprint, first_existing, read_pack
 from metastep.data.images import open_picture
-from metastep.data.pictures import ImageSet, Pixels
+from metastep.data.listed import find_parts
+from metastep.data.pictures import Pictures, Pixels
 from metastep.data.progress import Progress, counted, silent
+from metastep.data.registry import ClassSplit, Download
 from metastep.data.splits import Sizes, Split, split_classes
 from metastep.errors import how_many
 
@@ -22,12 +24,12 @@ SIDE, DRAWINGS = 105, 20
 SIZE = 28  # of the pictures that are learned from
 PACKED = -(-(SIDE**2) // 8)  # bytes of one drawing
 SPLIT_SIZES: Sizes = (1_100, 100, 423)  # the usual 1,200 / 423, with 100 of the 1,200 set aside for choices
-PARTS = {"images_background": 964, "images_evaluation": 659}  # the official archives and their characters
-SOURCE = (
-    "metastep data get omniglot, or https://github.com/brendenlake/omniglot, python/images_background.zip and "
-    "images_evaluation.zip"
-)
-FOLDERS = ("", "omniglot", "omniglot-py", "omniglot/python", "python")  # where people keep them
+URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+PARTS = {  # the official archives and their md5, as other loaders know them
+    "images_background": "68d2efa1b9178cc56df9314c21c6e718",
+    "images_evaluation": "6b91aef0f799c5bb55b94e3f2daec811",
+}
+FOLDERS = ("", "omniglot/", "omniglot-py/", "omniglot/python/", "python/")  # where people keep them
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/(character\d+)/\d+_(\d+)\.png$")  # alphabet, character, drawer
 
 
@@ -39,50 +41,48 @@ class Drawings(NamedTuple):
     characters: tuple[str, ...]
 
 
-def load_omniglot(root: Path, split: Split = "trainval", progress: Progress = silent) -> ImageSet:
-    """Characters of one split, from the official archives or folders, or from `omniglot.npz`, under `root`.
+@register("dataset", "omniglot")
+class Omniglot(ClassSplit):
+    """Splits ignore alphabets, as is customary: all characters sorted and shuffled, then 1,100 / 100 / 423."""
 
-    Splits ignore alphabets, as is customary: all characters sorted and shuffled, then trainval 1,200 (train 1,100
-    and val 100) and test 423.
-    """
-    drawings = read_drawings(root, progress)
-    if len(drawings.characters) != sum(SPLIT_SIZES):
-        reason = f"holds {len(drawings.characters):,} Omniglot characters instead of {sum(SPLIT_SIZES):,}"
-        raise problem(root, reason, "Get both official archives again")
-    chosen = split_classes(SPLIT_SIZES, split)
-    images = shrink(drawings.bits[chosen], SIZE)
-    alphabets = tuple(drawings.alphabets[i] for i in chosen)
-    names = tuple(f"{drawings.alphabets[i]}/{drawings.characters[i]}" for i in chosen)
-    return ImageSet(torch.from_numpy(images).unsqueeze(2), names, alphabets)
+    summary = "1,623 handwritten characters of 50 alphabets, 20 drawings each, 28x28"
+    licence = "MIT (Brenden Lake)"
+    source = (
+        "metastep data get omniglot, or https://github.com/brendenlake/omniglot, python/images_background.zip and "
+        "images_evaluation.zip"
+    )
+    what = "Omniglot"
+    downloads = tuple(
+        Download(f"omniglot/{part}.zip", f"{URL}/{part}.zip", f"md5:{md5}") for part, md5 in PARTS.items()
+    )
+    side, channels = SIZE, 1
+
+    @classmethod
+    def find(cls, root: Path) -> tuple[Path, ...]:
+        """Return the pack, or both official parts (archives first: a folder may be half unpacked), or nothing."""
+        pack = first_existing(root, [f"{folder}omniglot.npz" for folder in FOLDERS])
+        return pack or find_parts(root, FOLDERS, *((f"{part}.zip", part) for part in PARTS))
+
+    def read_classes(self, split: Split) -> Pictures:
+        drawings = read_drawings(self.files(), self.root, self.progress)
+        if len(drawings.characters) != sum(SPLIT_SIZES):
+            reason = f"holds {len(drawings.characters):,} Omniglot characters instead of {sum(SPLIT_SIZES):,}"
+            raise problem(self.root, reason, "Get both official archives again")
+        chosen = split_classes(SPLIT_SIZES, split)
+        images = shrink(drawings.bits[chosen], self.size or SIZE)
+        names = (f"{drawings.alphabets[i]}/{drawings.characters[i]}" for i in chosen)
+        labels = np.arange(len(chosen)).repeat(DRAWINGS)
+        return Pictures.of(
+            images.reshape(-1, 1, *images.shape[2:]), labels, names, [drawings.alphabets[i] for i in chosen]
+        )
 
 
-def find_omniglot(root: Path) -> tuple[Path, ...]:
-    """The pack, or both official parts (archives first: a folder may be half unpacked), or nothing."""
-    for folder in (root / name for name in FOLDERS):
-        if exists(folder / "omniglot.npz"):
-            return (folder / "omniglot.npz",)
-        choices = ((folder / f"{part}.zip", folder / part) for part in PARTS)
-        found = tuple(path for archive, unpacked in choices if (path := _first(archive, unpacked)))
-        if len(found) == len(PARTS):
-            return found
-    return ()
-
-
-def read_drawings(root: Path, progress: Progress = silent) -> Drawings:
-    """All drawings under `root` at their full size."""
-    entries(root)  # says so if the folder cannot be opened at all
-    paths = find_omniglot(root)
-    if not paths:
-        raise missing(root, "Omniglot", SOURCE)
+def read_drawings(paths: tuple[Path, ...], root: Path, progress: Progress = silent) -> Drawings:
+    """Return all drawings at their full size, from the pack or from both official parts."""
     if paths[0].suffix == ".npz":
         return _sorted(read_pack(paths[0], ("ink105_packed", "alphabet", "character")), paths[0])
     # Opening 32,460 small files takes long, so they are kept in packed form.
     return _sorted(cached("omniglot", "".join(map(fingerprint, paths)), lambda: _packed(paths, progress)), root)
-
-
-def count_characters(part: Path) -> int:
-    """Characters of one official part, after checking that each has its 20 drawings and all of them open."""
-    return len(_packed((part,), silent)["character"])
 
 
 def shrink(bits: Pixels, size: int) -> Pixels:
@@ -94,10 +94,6 @@ def shrink(bits: Pixels, size: int) -> Pixels:
     ink = np.unpackbits(bits, axis=-1, count=SIDE**2).reshape(*bits.shape[:-1], SIDE, SIDE)
     nearest = ((np.arange(size) + 0.5) * (SIDE / size)).astype(int)  # under each new pixel's centre, as Pillow picks it
     return 255 * ink.take(nearest, axis=-2).take(nearest, axis=-1)
-
-
-def _first(*paths: Path) -> Path | None:
-    return next((path for path in paths if exists(path)), None)
 
 
 def _packed(parts: tuple[Path, ...], progress: Progress) -> Arrays:

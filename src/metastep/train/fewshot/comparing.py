@@ -12,7 +12,7 @@ from metastep.core.problems import params_of
 from metastep.core.registry import named
 from metastep.core.trees import tree_leaves
 from metastep.core.windows import window_lengths
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.step.gradient import MetaGradient
 from metastep.train.fewshot.building import gradient_of
@@ -30,7 +30,7 @@ class Compared(NamedTuple):
     """(tasks, steps) of the inner gradient, see `metastep.gradient_difference`"""
 
 
-def compared(learner: Learner, images: ImageSet, tasks: int, progress: Progress = silent) -> Compared:
+def compared(learner: Learner, images: Pictures, tasks: int, progress: Progress = silent) -> Compared:
     """At the learner's θ, on tasks of the classes that it is trained on"""
     config, theta = learner.config, params_of(learner.meta)
     draw = Sampler.of(images, config.train_episodes, EVALUATION_SEED, learner.device, tree_leaves(theta)[0].dtype)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metastep.core.trees import tree_leaves
 from metastep.data.episodes import Episodes, Rotations
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
 from metastep.train.fewshot.choices import EVALUATION_SEED
@@ -106,8 +106,8 @@ def requested_episodes(config: TrainConfig, request: Request) -> Episodes:
     return replace(config.test_episodes, **{name: value for name, value in asked.items() if value is not None})
 
 
-def require_fitting(config: TrainConfig, images: ImageSet, name: str) -> None:
-    channels, height, width = images.images.shape[2:]
+def require_fitting(config: TrainConfig, images: Pictures, name: str) -> None:
+    channels, height, width = images.images.shape[1:]
     size = config.net.size
     if (channels, height, width) != (config.net.channels, size, size):
         raise MetastepError(

@@ -7,7 +7,7 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from metastep.core.trees import Tree, tree_leaves
-from metastep.data.pictures import ImageSet
+from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError, how_many
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks
@@ -27,7 +27,7 @@ class Parts(NamedTuple):
     draw_validation: Sampler | None
 
 
-def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, ranks: Ranks) -> Parts:
+def prepare(config: TrainConfig, images: Pictures, validation: Pictures | None, ranks: Ranks) -> Parts:
     device = prepare_device(config.device, config.precision, config.threads, ranks.local)
     for number in (config.outer.tasks, config.validation.episodes):
         ranks.share(number)  # says at once if there are too few
@@ -42,7 +42,7 @@ def prepare(config: TrainConfig, images: ImageSet, validation: ImageSet | None, 
     )
 
 
-def _validation_sampler(config: TrainConfig, images: ImageSet, device: torch.device, dtype: torch.dtype) -> Sampler:
+def _validation_sampler(config: TrainConfig, images: Pictures, device: torch.device, dtype: torch.dtype) -> Sampler:
     try:
         return Sampler.of(images, config.test_episodes, VALIDATION_SEED, device, dtype)
     except MetastepError as error:

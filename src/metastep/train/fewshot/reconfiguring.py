@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from metastep.data.remembering import fingerprint_of, moved
+from metastep.data.folder import fingerprint_of, moved
 from metastep.train.fewshot.config import DataConfig, TrainConfig
 from metastep.train.fewshot.longer import lengthened
 from metastep.train.fewshot.sampling import AGAIN

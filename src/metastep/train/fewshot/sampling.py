@@ -9,10 +9,10 @@ from torch import Tensor
 from metastep.core.windows import Task
 from metastep.data.draw import draw, real_counts
 from metastep.data.episodes import Episodes
-from metastep.data.pictures import ImageSet
+from metastep.data.folder import fingerprint_of, placed, require_remembered
+from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.data.registry import is_own, load
-from metastep.data.remembering import fingerprint_of, placed, require_remembered
 from metastep.errors import MetastepError
 from metastep.train.fewshot.config import DataConfig, TrainConfig
 
@@ -32,10 +32,11 @@ class Sampler:
 
     @classmethod
     def of(
-        cls, images: ImageSet, episodes: Episodes, seed: int, device: torch.device | str, dtype: torch.dtype
+        cls, images: Pictures, episodes: Episodes, seed: int, device: torch.device | str, dtype: torch.dtype
     ) -> "Sampler":
-        counts = real_counts(images.counts, episodes, device, images.names)
-        sampler = cls(images.images.to(device), counts, episodes, seed, dtype)
+        rows, sizes = images.rows()
+        counts = real_counts(sizes, episodes, device, images.names)
+        sampler = cls(rows.to(device), counts, episodes, seed, dtype)
         sampler(0, 1)  # says at once whether there are enough classes and images
         return sampler
 
@@ -46,16 +47,16 @@ class Sampler:
 
 def read_images(
     config: TrainConfig, root: Path | None, progress: Progress = silent
-) -> tuple[ImageSet, ImageSet | None]:
+) -> tuple[Pictures, Pictures | None]:
     """The classes to train on and, where they are wanted, those to validate with"""
     train = read_split(config.data, root, config.data.split, progress)
-    return train, load(config.data.name, root, "val", progress) if config.validation.every else None
+    return train, load(config.data.name, root, progress=progress).classes("val") if config.validation.every else None
 
 
-def read_split(data: DataConfig, root: Path | None, split: str, progress: Progress = silent) -> ImageSet:
+def read_split(data: DataConfig, root: Path | None, split: str, progress: Progress = silent) -> Pictures:
     """Of a folder that is remembered, only the pictures that it had"""
     require_remembered(data.name, data.fingerprint, root, AGAIN)
-    return load(data.name, root, split, progress)
+    return load(data.name, root, progress=progress).classes(split)
 
 
 def remembered(data: DataConfig, root: Path | None) -> DataConfig:
@@ -65,9 +66,9 @@ def remembered(data: DataConfig, root: Path | None) -> DataConfig:
     return replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
 
 
-def fitted(config: TrainConfig, images: ImageSet) -> TrainConfig:
+def fitted(config: TrainConfig, images: Pictures) -> TrainConfig:
     """The net takes pictures as the data has them"""
-    channels, height, width = images.images.shape[2:]
+    channels, height, width = images.images.shape[1:]
     if height != width:
         raise MetastepError(f"pictures of {height}×{width}: nets here take square ones. Resize them.")
     return replace(config, net=replace(config.net, channels=channels, size=height))

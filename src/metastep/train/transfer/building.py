@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from metastep.core.modules import draws_noise, evaluation_mode
 from metastep.data.batches import Batches
-from metastep.data.pictures import LabelledSet, LabelledSplits
+from metastep.data.pictures import Labelled, Pictures
 from metastep.errors import MetastepError, first_line
 from metastep.nets.making import made, require_answers
 from metastep.nets.registry import comes_with_metastep, load_net
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
     layout: torch.memory_format  # of pictures; all that is made of them follows
 
 
-def prepare(config: TransferConfig, splits: LabelledSplits, weights: Path | None) -> Parts:
+def prepare(config: TransferConfig, splits: Labelled, weights: Path | None) -> Parts:
     """`weights`: where the source's are, None where there is no source, or none that is trained yet"""
     device, dtype = choose_device(config)
     train = Batches(splits.train.to(device), config.data.batch, config.data.augment, config.seed)
@@ -159,21 +159,21 @@ def method_of(config: TransferConfig) -> Method:
     )
 
 
-def target_net(config: TransferConfig, data: LabelledSet, weights: Path | None) -> nn.Module:
+def target_net(config: TransferConfig, data: Pictures, weights: Path | None) -> nn.Module:
     net = network(config.target.net, data, len(data.names), config.seed)
     if config.method.name == "fine_tuning" and weights:
         load_source(net, config, weights, leave_out=(head_of(net),))
     return net
 
 
-def source_net(config: TransferConfig, data: LabelledSet, weights: Path | None) -> nn.Module:
+def source_net(config: TransferConfig, data: Pictures, weights: Path | None) -> nn.Module:
     """With its weights, which stay as they are"""
     classes = config.source.classes or (classes_of(weights) if weights else len(data.names))
     net = network(config.source.net, data, classes, config.seed)
     return (load_source(net, config, weights) if weights else net).requires_grad_(False)
 
 
-def network(name: str, data: LabelledSet, classes: int, seed: int) -> nn.Module:
+def network(name: str, data: Pictures, classes: int, seed: int) -> nn.Module:
     """Its first parameters depend on nothing but the seed"""
     channels, size = data.images.shape[1], data.images.shape[-1]
     with seeded(seed):

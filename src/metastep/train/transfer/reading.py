@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from metastep.data.errors import printable
-from metastep.data.labelled import LabelledSplits, is_own, load_labelled
+from metastep.data.folder import fingerprint_of, moved, placed, require_remembered
 from metastep.data.names import PREFIX
+from metastep.data.pictures import Labelled
 from metastep.data.progress import Progress, silent
-from metastep.data.remembering import fingerprint_of, moved, placed, require_remembered
+from metastep.data.registry import is_own, load
 from metastep.errors import MetastepError
 from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.source import OTHER_SOURCE, coloured
@@ -15,13 +16,13 @@ from metastep.train.transfer.source import OTHER_SOURCE, coloured
 AGAIN = "--target-data folder:PATH; of a source --source-data, with --resume"
 
 
-def read_data(config: TransferConfig, root: Path | None, progress: Progress = silent) -> LabelledSplits:
+def read_data(config: TransferConfig, root: Path | None, progress: Progress = silent) -> Labelled:
     data = config.data
     require_remembered(data.name, data.fingerprint, root, AGAIN)
-    return load_labelled(data.name, root, data.size, progress, per_class=data.per_class)
+    return load(data.name, root, data.size, progress=progress).labelled(per_class=data.per_class)
 
 
-def require_alike(config: TransferConfig, source: LabelledSplits, target: LabelledSplits) -> None:
+def require_alike(config: TransferConfig, source: Labelled, target: Labelled) -> None:
     """Before the source is trained, and not after it: it has to see the target's pictures"""
     theirs, ours = (splits.train.images.shape[1] for splits in (source, target))
     if theirs != ours:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metastep.data.errors import printable
-from metastep.data.labelled import LabelledSplits
+from metastep.data.pictures import Labelled
 from metastep.data.progress import QUIETLY, Progress, silent
 from metastep.train.device import environment
 from metastep.train.errors import CheckpointError
@@ -82,7 +82,7 @@ train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
 
 
 def _new_source(
-    config: TransferConfig, splits: LabelledSplits, place: Path, data: Path | None, progress: Progress = silent
+    config: TransferConfig, splits: Labelled, place: Path, data: Path | None, progress: Progress = silent
 ) -> Turns[Trained]:
     first = source_run(config)
     pictures = read_data(first, data, progress)
@@ -110,7 +110,7 @@ def _reopened(
 
 
 def _source_again(
-    config: TransferConfig, splits: LabelledSplits, place: Path, data: Path | None, source_data: str | None
+    config: TransferConfig, splits: Labelled, place: Path, data: Path | None, source_data: str | None
 ) -> Turns[Trained]:
     if Run.is_there(place):
         return _reopened(place, data, target_net=config.source.net, target_data=source_data)
@@ -136,7 +136,7 @@ def _reconfigured(run: Run, config: TransferConfig, training: Turns[Trained]) ->
     return (yield from training)
 
 
-def _train_after(source: Turns[Trained], run: Run, config: TransferConfig, splits: LabelledSplits) -> Turns[Trained]:
+def _train_after(source: Turns[Trained], run: Run, config: TransferConfig, splits: Labelled) -> Turns[Trained]:
     with stop_on_signals() as stop:
         if is_first := not is_exported(run.folder / SOURCE):
             say(f"First the source: {_in_short(source_run(config))}.", run.folder.name)
