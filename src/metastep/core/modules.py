@@ -162,13 +162,13 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
 
     Args:
         module: The module that the parameters belong to. It stays as it is.
-        params: Tensors by name. Parameters that are not named keep the module's values.
+        params: Tensors by name. Parameters and buffers that are not named keep the module's values.
 
     Returns:
         The copy: a module like any other, with a `state_dict`, ready for `torch.export`.
 
     Raises:
-        MetastepError: The module has no parameter of a name, or one of another shape.
+        MetastepError: The module has no parameter or buffer of a name, or one of another shape.
 
     Example:
         >>> import torch
@@ -178,8 +178,12 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
         3.0
     """
     _require_module(module, "ms.as_module(net, params)")
+    if not isinstance(params, Mapping):
+        raise MetastepError(
+            f"params is a {type(params).__name__}. Give tensors by name, as ms.parameters(module) does."
+        )
     made = deepcopy(module)
-    own = dict(made.named_parameters(remove_duplicate=False))
+    own = dict((*made.named_parameters(remove_duplicate=False), *made.named_buffers(remove_duplicate=False)))
     for name, value in params.items():
         if name not in own or own[name].shape != value.shape:
             found = f"its own is {tuple(own[name].shape)}" if name in own else "it has none of that name"

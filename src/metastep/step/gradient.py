@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from metastep.core.accumulation import accumulated
-from metastep.core.checks import require_data
+from metastep.core.checks import require_data, require_other_names
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
 from metastep.core.modules import tree_of
@@ -26,7 +26,7 @@ from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
 from metastep.core.value import Value
 from metastep.core.windows import InnerLoop, Problem, Steps
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, NonFiniteError
 from metastep.step.apart import apart
 from metastep.step.arguments import (
     USAGE,
@@ -40,7 +40,7 @@ from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Asked, Served, served
 from metastep.step.compiled.engine import Compiled
-from metastep.step.mapped import Keep, at_once, mapped, started
+from metastep.step.mapped import Keep, at_once, mapped, require_start, started
 from metastep.step.surrogate import loss_of
 
 
@@ -151,10 +151,13 @@ class MetaGradient(Value, Checked):
         if isinstance(tasks, list) and not _alike(tasks):
             return self._one_by_one(meta, tasks, keep, start)
         tasks = self._stacked(tasks)
+        start = None if start is None else require_start(start, tasks, self.inner)
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
         require_finite(self._estimator_of(start), meta, tasks, found)
+        if keep == "state":
+            return found._replace(state=found.state._replace(inner=type(self.inner).__name__))
         return found
 
     @apart
@@ -219,6 +222,7 @@ class MetaGradient(Value, Checked):
             starts = _starts(start, len(tasks))
             return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
         tasks = self._stacked(tasks)
+        start = None if start is None else require_start(start, tasks, self.inner)
         found, _ = self._served(tasks, None, start)
         if found is not None:
             found.require_values(meta, tasks)
@@ -229,10 +233,11 @@ class MetaGradient(Value, Checked):
         """Return θ for these parameters, with the rates or the memory that the method learns.
 
         Args:
-            params: A tree of tensors, or a module, whose own parameters θ then is.
+            params: A module, whose own parameters θ then is; or a tree of tensors. If none of them requires grad, θ
+                holds copies that do.
 
         Returns:
-            θ. Its tensors require grad.
+            θ. What it holds requires grad, except for tensors that are frozen among others that are not.
 
         Example:
             >>> import torch
@@ -244,6 +249,8 @@ class MetaGradient(Value, Checked):
             ['params', 'rates']
         """
         params = tree_of(params)
+        if not any(leaf.requires_grad for leaf in tree_leaves(params)):
+            params = map_tree(lambda leaf: leaf.detach().clone().requires_grad_(), params)
         meta = self.method.init(params, self.inner, self.loop.lengths)
         own = {id(leaf) for leaf in tree_leaves(params)}
         return map_tree(lambda leaf: leaf if id(leaf) in own else leaf.requires_grad_(), meta)
@@ -272,10 +279,11 @@ class MetaGradient(Value, Checked):
             params: φ that solves its inner problem: a tree or a module.
 
         Returns:
-            An `Estimate` of this task.
+            An `Estimate` of this task. Its metrics have one value.
 
         Raises:
-            MetastepError: The method is not an implicit one.
+            MetastepError: The method is not an implicit one, or params are not φ of one task.
+            NonFiniteError: The result is not finite.
         """
         at = getattr(self.method, "at", None)
         if at is None:
@@ -285,8 +293,15 @@ class MetaGradient(Value, Checked):
             )
         require_order(meta, task)
         meta, state = tree_of(meta), self.inner.init(map_tree(torch.Tensor.detach, tree_of(params)))
-        require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params")
-        return Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
+        require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params, of one task,")
+        found = Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
+        each = map_tree(lambda x: x[None], {"loss": found.loss, **require_other_names(found.metrics)})
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves((found.loss, found.grad))):
+            raise NonFiniteError(
+                f"the implicit gradient at these params is not finite; the outer loss there is {float(found.loss):g}. "
+                "Look at params, or at the solver of the method."
+            )
+        return found._replace(metrics=each, state=None)
 
     @property
     def path(self) -> str:

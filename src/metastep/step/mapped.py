@@ -16,10 +16,11 @@ from metastep.core.checks import require_other_names
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
-from metastep.core.optimizers import State
+from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.tasks import task_count
 from metastep.core.trees import Tree, add, map_tree, scale, tree_leaves
 from metastep.core.windows import InnerLoop
+from metastep.errors import MetastepError, how_many
 
 Keep = Literal["params", "state"] | None
 
@@ -36,12 +37,34 @@ class Kept(NamedTuple):
         memory: The memory of each inner optimizer.
         solution: The solutions of an implicit method's linear systems, or ().
         step: How many inner steps were made.
+        inner: The name of the inner optimizer that the memory belongs to.
     """
 
     params: Tree
     memory: Tree = ()
     solution: Tree = ()
     step: Any = 0
+    inner: Any = ()
+
+
+def require_start(start: Any, tasks: Any, inner: InnerOptimizer) -> Any:
+    """Return where the inner loops begin, as tensors of each task, or refuse what is not that."""
+    number, own = task_count(tasks), type(inner).__name__
+    leaves = tree_leaves(start[:3] if isinstance(start, Kept) else start)
+    odd = [leaf for leaf in leaves if not isinstance(leaf, Tensor) or leaf.dim() == 0 or len(leaf) != number]
+    if odd:
+        found = tuple(odd[0].shape) if isinstance(odd[0], Tensor) else f"a {type(odd[0]).__name__}"
+        raise MetastepError(
+            f"start must hold φ of each of the {how_many(number, 'task')}, stacked along a first axis, but has {found} "
+            "in it. Give what keep= returned for as many tasks, or φ repeated for each."
+        )
+    if not isinstance(start, Kept):
+        return start
+    if start.inner not in ((), own):
+        raise MetastepError(
+            f"start was kept by {start.inner}, and {own} cannot continue its memory. Give start=state.params."
+        )
+    return start._replace(inner=())
 
 
 class Parts(NamedTuple):
