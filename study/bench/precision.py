@@ -148,5 +148,5 @@ def by_kernels(described: MetaGradient, size: int, precision: str) -> Engine:
 
     chosen = described.chain(size)
     require_kernels(chosen.chain)
-    served = Served(chosen.asked, chosen.chain, TritonOperators(precision), f"by Triton kernels ({precision})")
+    served = Served(described, chosen.chain, TritonOperators(precision), f"by Triton kernels ({precision})")
     return Engine(served.estimate(None), served.require_values, served.path)

@@ -38,7 +38,7 @@ from metastep.step.arguments import (
 )
 from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
-from metastep.step.chain.serving import Asked, Served, served
+from metastep.step.chain.serving import Served, served
 from metastep.step.compiled.engine import Compiled
 from metastep.step.mapped import Keep, at_once, mapped, require_start, started
 from metastep.step.surrogate import loss_of
@@ -341,14 +341,9 @@ class MetaGradient(Value, Checked):
     def chain(self, size: int) -> Served:
         """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
         few_shot = few_shot_of(self.problem)
-        if few_shot is None:
-            raise NotAChainError("the problem is not few_shot(net, loss)")
-        if self.example_chunk_size is not None:
-            raise NotAChainError("examples are taken in parts")
-        key = size, looks(few_shot.module)
+        key = size, few_shot and looks(few_shot.module)
         if key not in self._chains:
-            asked = Asked(few_shot, self.method, self.inner, self.steps, self.batch, self.shuffled)
-            self._chains[key] = served(asked, size)
+            self._chains[key] = served(self, size)
         return self._chains[key]
 
     def judge_by_hand(self, size: int) -> FusedJudge | None:

@@ -17,7 +17,7 @@ from metastep.nets.conv4 import Conv4
 from metastep.step.chain import plain, problem
 from metastep.step.chain.algebra import differentiate
 from metastep.step.chain.chain import chain_of
-from metastep.step.chain.problem import fused_over_tasks, fused_problem, tasks_at_a_time
+from metastep.step.chain.problem import fused_problem, mean_over_tasks, tasks_at_a_time
 from metastep.step.chain.serving import compares_with_theta
 from metastep.step.mapped import mapped
 from tests.step.chain.helpers import NETS, Net, close
@@ -103,7 +103,7 @@ def both(net: Net, name: str, dynamics: InnerOptimizer, chunk: int | None = None
     by_hand = method.estimator(method.loop(fused_problem(chain, plain), dynamics, steps))
     problem = ms.few_shot(module, cross_entropy, {"accuracy": ms.accuracy})
     return (
-        fused_over_tasks(chain, by_hand, chunk, apart=compares_with_theta(method))(meta, tasks),
+        mean_over_tasks(chain, by_hand, chunk, apart=compares_with_theta(method))(meta, tasks),
         mapped(method, method.loop(problem, dynamics, steps), None)(meta, tasks),
     )
 
@@ -150,6 +150,6 @@ def test_what_a_cache_does_not_hold_is_computed_in_parts(method: str, monkeypatc
 def test_other_pictures_than_prepared_for_are_refused() -> None:
     module = Net().build()
     chain = chain_of(module, 8)
-    estimate = fused_over_tasks(chain, first_order(inner_loop(fused_problem(chain, plain), ms.SGD(0.1), 1)))
+    estimate = mean_over_tasks(chain, first_order(inner_loop(fused_problem(chain, plain), ms.SGD(0.1), 1)))
     with pytest.raises(ms.MetastepError, match=r"pictures \(1, 9, 9\) for a net that was prepared for \(1, 8, 8\)"):
         estimate(ms.parameters(module), Net(size=9).tasks())

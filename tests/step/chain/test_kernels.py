@@ -134,17 +134,15 @@ def require_same_sweep(net: "Net", method: "Method", inner: "InnerOptimizer", st
     from metastep.step.chain.algebra import Operators
     from metastep.step.chain.chain import chain_of
     from metastep.step.chain.launch import TritonOperators
-    from metastep.step.chain.serving import Asked, Served
+    from metastep.step.chain.serving import Served
 
     module, tasks = net.build(), net.tasks(number=2)
     problem = ms.few_shot(module, torch.nn.functional.cross_entropy)
-    meta = ms.MetaGradient(problem, method, inner, steps=steps).init(
-        {n: p.detach() for n, p in ms.parameters(module).items()}
-    )
-    asked, chain = Asked(problem.made_of, method, inner, steps, None, False), chain_of(module, net.size)
+    gradient, chain = ms.MetaGradient(problem, method, inner, steps=steps), chain_of(module, net.size)
+    meta = map_tree(torch.Tensor.detach, gradient.init({n: p.detach() for n, p in ms.parameters(module).items()}))
 
     def meta_gradient(operators: Operators, meta: object, tasks: object) -> object:
-        return Served(asked, chain, operators, "").estimate(None)(meta, tasks).grad
+        return Served(gradient, chain, operators, "").estimate(None)(meta, tasks).grad
 
     # labels that lie otherwise in memory than kernels read them
     single = map_tree(lambda p: p.float(), meta), ms.Task(*((x.float(), y.t().contiguous().t()) for x, y in tasks))

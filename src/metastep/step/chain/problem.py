@@ -70,7 +70,7 @@ def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
 
 
 def fused_problem(chain: Chain, operators: Operators) -> Problem:
-    """θ is `chain.to_flat(parameters)`; a task is a whole batch of tasks, stacked, as `over_tasks` takes it."""
+    """θ is `chain.to_flat(parameters)`; a task is a whole batch of stacked tasks."""
 
     smallest = min(block.out_size for block in chain.blocks) ** 2
 
@@ -112,10 +112,10 @@ def dot_of_each(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(1, keepdim=True)
 
 
-def fused_over_tasks(
+def mean_over_tasks(
     chain: Chain, estimator: Estimator, chunk_size: int | None = None, apart: bool = False
 ) -> Callable[[Tree, Task], Estimate]:
-    """As `over_tasks`, for an estimator of a fused problem: the mean meta-gradient by name, metrics of each task.
+    """Return the mean meta-gradient by name, and the metrics of each task, by an estimator of a fused problem.
 
     chunk_size: tasks at a time; if left out, all on a GPU, and on a CPU as many as its cache holds the states of.
     apart: the estimator compares φ with θ (Reptile), so θ has a task axis too.

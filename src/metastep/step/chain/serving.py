@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,59 +16,46 @@ from metastep.core.estimators import Estimate
 from metastep.core.method import Method
 from metastep.core.modules import parameters
 from metastep.core.optimizers import SGD, Adam, AdamW, InnerOptimizer
-from metastep.core.problems import FewShot, accuracy, in_batches, params_of
+from metastep.core.problems import FewShot, accuracy, few_shot_of, in_batches, params_of
 from metastep.core.solvers import ConjugateGradient
 from metastep.core.trees import Tree, dot, is_number, tree_leaves
-from metastep.core.windows import InnerLoop, Steps
+from metastep.core.windows import InnerLoop
 from metastep.errors import MetastepError
 from metastep.step.chain import plain
 from metastep.step.chain.algebra import Operators
 from metastep.step.chain.chain import Chain, NotAChainError, chain_of
-from metastep.step.chain.problem import FusedJudge, dot_of_each, fused_over_tasks, fused_problem
+from metastep.step.chain.problem import FusedJudge, dot_of_each, fused_problem, mean_over_tasks
 
-
-class Asked(NamedTuple):
-    """What a few-shot meta-gradient is described by."""
-
-    few_shot: FewShot
-    method: Method
-    inner: InnerOptimizer
-    steps: Steps
-    batch: int | None
-    shuffled: bool
-
-    @property
-    def parameter(self) -> Tensor:
-        """Its device and precision are those of the computation."""
-        return next(iter(parameters(self.few_shot.module).values()))
+if TYPE_CHECKING:
+    from metastep.step.gradient import MetaGradient
 
 
 class Served:
     """A description that the hand-written derivatives serve, for pictures of one size."""
 
-    def __init__(self, asked: Asked, chain: Chain, operators: Operators, how: str) -> None:
-        self.asked, self.chain, self.operators, self.path = asked, chain, operators, f"derivatives by hand, {how}"
+    def __init__(self, gradient: "MetaGradient", chain: Chain, operators: Operators, how: str) -> None:
+        self.gradient, self.chain, self.operators, self.path = gradient, chain, operators, f"derivatives by hand, {how}"
+        self.few_shot: FewShot = gradient.problem.made_of
 
     @cached_property
     def loop(self) -> InnerLoop:
         """The inner loop of all tasks at once: their parameters are one tensor"""
-        asked = self.asked
-        problem = fused_problem(self.chain, self.operators)
-        if asked.batch:
-            problem = in_batches(problem, asked.batch, axis=1, shuffled=asked.shuffled)
-        inner = asked.inner if self.operators is plain else in_one_pass(asked.inner)
-        return self._method.loop(problem, inner, asked.steps)
+        gradient, problem = self.gradient, fused_problem(self.chain, self.operators)
+        if gradient.batch:
+            problem = in_batches(problem, gradient.batch, axis=1, shuffled=gradient.shuffled)
+        inner = gradient.inner if self.operators is plain else in_one_pass(gradient.inner)
+        return self._method.loop(problem, inner, gradient.steps)
 
     @property
     def _method(self) -> Method:
         """The method, with a solver that keeps tasks apart"""
-        solver = getattr(self.asked.method, "solver", None)
-        return replace(self.asked.method, solver=replace(solver, dot=dot_of_each)) if solver else self.asked.method  # type: ignore[type-var]
+        method, solver = self.gradient.method, getattr(self.gradient.method, "solver", None)
+        return replace(method, solver=replace(solver, dot=dot_of_each)) if solver else method  # type: ignore[type-var]
 
     def estimate(self, chunk_size: int | None) -> Any:
         """A function (meta, tasks) -> Estimate"""
-        found = fused_over_tasks(
-            self.chain, self._method.estimator(self.loop), chunk_size, apart=compares_with_theta(self.asked.method)
+        found = mean_over_tasks(
+            self.chain, self._method.estimator(self.loop), chunk_size, apart=compares_with_theta(self.gradient.method)
         )
 
         def estimate(meta: Tree, tasks: Any) -> Estimate:
@@ -88,13 +75,13 @@ class Served:
         return Estimate(metrics["loss"].mean(), (), self._named(metrics))
 
     def _named(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        wanted = self.asked.few_shot.metrics or {}
+        wanted = self.few_shot.metrics or {}
         return {"loss": metrics["loss"], **dict.fromkeys(wanted, metrics["accuracy"])}
 
     def require_values(self, meta: Tree, tasks: Any) -> None:
         """Refuse values that a kernel would not complain about."""
-        self.asked.few_shot.theta(params_of(meta))
-        first, parameter, ways = tree_leaves(meta)[0], self.asked.parameter, self.chain.head.ways
+        self.few_shot.theta(params_of(meta))
+        first, parameter, ways = tree_leaves(meta)[0], parameter_of(self.few_shot), self.chain.head.ways
         if parameter.is_cuda and (first.device, first.dtype) != (parameter.device, parameter.dtype):
             raise MetastepError(
                 f"meta is {first.dtype} on {first.device}, but the module is {parameter.dtype} on {parameter.device}. "
@@ -109,11 +96,16 @@ class Served:
                 )
 
 
-def served(asked: Asked, size: int) -> Served:
+def served(gradient: "MetaGradient", size: int) -> Served:
     """Return what computes this for square pictures of `size`, or raise NotAChainError with the reason."""
-    require_served(asked)
-    chain = chain_of(asked.few_shot.module, size)
-    return Served(asked, chain, *operators_for(chain, asked.parameter))
+    few_shot = require_served(gradient)
+    chain = chain_of(few_shot.module, size)
+    return Served(gradient, chain, *operators_for(chain, parameter_of(few_shot)))
+
+
+def parameter_of(few_shot: FewShot) -> Tensor:
+    """Return a parameter that is learned: its device and precision are those of the computation."""
+    return next(iter(parameters(few_shot.module).values()))
 
 
 def compares_with_theta(method: Method) -> bool:
@@ -121,9 +113,13 @@ def compares_with_theta(method: Method) -> bool:
     return hasattr(method, "keep_memory")
 
 
-def require_served(asked: Asked) -> None:
+def require_served(gradient: "MetaGradient") -> FewShot:
     """Refuse what mixes the entries of the one vector that all tasks are, or looks for them by name."""
-    few_shot, method, inner = asked.few_shot, asked.method, asked.inner
+    few_shot, method, inner = few_shot_of(gradient.problem), gradient.method, gradient.inner
+    if few_shot is None:
+        raise NotAChainError("the problem is not few_shot(net, loss)")
+    if gradient.example_chunk_size is not None:
+        raise NotAChainError("examples are taken in parts")
     if not is_cross_entropy(few_shot.loss):
         raise NotAChainError("the loss is not cross_entropy")
     if any(metric is not accuracy for metric in (few_shot.metrics or {}).values()):
@@ -139,6 +135,7 @@ def require_served(asked: Asked) -> None:
         raise NotAChainError(f"{type(inner).__name__} may look at several entries at once")
     if not all(is_number(rate) or (isinstance(rate, Tensor) and rate.dim() == 0) for rate in _rates(inner)):
         raise NotAChainError("inner rates are not one number each")
+    return few_shot
 
 
 def is_cross_entropy(loss: Any) -> bool:
