@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import metastep as ms
+from metastep.core.from_torch import ours
 from metastep.core.guards import Hidden
-from metastep.core.torch_optimizers import from_optimizer
 from tests.core.as_written import gradient_of, one, regression, squared, squared_error
 from tests.core.helpers import relative_error
 
@@ -113,14 +113,14 @@ def test_groups_without_momentum_are_not_dampened() -> None:
     a, b = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
     groups = [{"params": [a], "momentum": 0.0}, {"params": [b], "momentum": 0.9}]
     optimizer, named = torch.optim.SGD(groups, lr=0.1, dampening=0.5), {"a": a, "b": b}
-    dynamics, state = from_optimizer(optimizer, named)
+    dynamics, state = ours(optimizer, named)
     for step in range(4):
         grads = {name: torch.full((2,), 1.0 + step, dtype=torch.float64) for name in named}
         state = dynamics.advance(state, grads, None, 1)
         a.grad, b.grad = grads["a"], grads["b"]
         optimizer.step()
         torch.testing.assert_close(state.params, {name: p.detach() for name, p in named.items()})
-        torch.testing.assert_close(from_optimizer(optimizer, named)[1].memory[0]["b"], state.memory[0]["b"])
+        torch.testing.assert_close(ours(optimizer, named)[1].memory[0]["b"], state.memory[0]["b"])
 
 
 def test_an_optimizer_with_steps_of_its_own_is_not_taken_for_its_parent() -> None:
@@ -129,10 +129,10 @@ def test_an_optimizer_with_steps_of_its_own_is_not_taken_for_its_parent() -> Non
             raise NotImplementedError
 
     p = nn.Parameter(torch.ones(2))
-    with pytest.raises(ms.MetastepError, match=r"Signed has no dynamics here.*StepFunction"):
-        from_optimizer(Signed([p], lr=0.1), {"p": p})
+    with pytest.raises(ms.MetastepError, match="Signed is none of metastep's own"):
+        ours(Signed([p], lr=0.1), {"p": p})
     for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop):
-        from_optimizer(kind([p], lr=0.1), {"p": p})
+        ours(kind([p], lr=0.1), {"p": p})
 
 
 def test_a_rate_may_not_enlarge_a_parameter() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
-from metastep.core.torch_optimizers import from_optimizer, into_optimizer
+from metastep.core.from_torch import ours
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.core.windows import InnerLoop
 from tests.core.helpers import DYNAMICS, OWN, randn, relative_error
@@ -50,7 +50,7 @@ def test_equals_torch_optim_over_50_steps(name: str, real: int) -> None:
     params = parameters()
     optimizer = ORIGINALS[name](list(params.values()))
     real_steps(optimizer, params, range(real))
-    dynamics, state = from_optimizer(optimizer, params)
+    dynamics, state = ours(optimizer, params)
     if name in DYNAMICS:
         assert dynamics == DYNAMICS[name]
     real_steps(optimizer, params, range(real, real + 50))
@@ -65,10 +65,10 @@ def test_a_state_goes_back_into_the_optimizer(name: str) -> None:
     one, other = ORIGINALS[name](list(straight.values())), ORIGINALS[name](list(there_and_back.values()))
     real_steps(one, straight, range(9))
     real_steps(other, there_and_back, range(3))
-    dynamics, state = from_optimizer(other, there_and_back)
+    dynamics, state = ours(other, there_and_back)
     for t in range(3, 6):
         state = dynamics.advance(state, gradient(state.params, t), None, 1)
-    into_optimizer(state, other, there_and_back)
+    ms.optimizers.to_torch(state, other, there_and_back)
     real_steps(other, there_and_back, range(6, 9))
     for key in straight:
         torch.testing.assert_close(straight[key], there_and_back[key], rtol=1e-12, atol=1e-12)
@@ -79,7 +79,7 @@ def test_parameter_groups_become_a_tree_of_rates() -> None:
     groups = [{"params": [params["w"]], "lr": 0.1}, {"params": [params["b"]], "lr": 0.3, "weight_decay": 0.1}]
     optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.9)
     real_steps(optimizer, params, range(2))
-    dynamics, state = from_optimizer(optimizer, params)
+    dynamics, state = ours(optimizer, params)
     assert isinstance(dynamics, ms.SGD)
     assert dynamics.lr == {"w": 0.1, "b": 0.3}
     assert dynamics.momentum == 0.9

@@ -25,13 +25,26 @@ from metastep.core.entrywise import (
     is_linear,
     root,
 )
+from metastep.core.from_torch import from_torch, to_torch
 from metastep.core.options import Bound
 from metastep.core.rates import rate_at
 from metastep.core.registry import register
 from metastep.core.trees import Tree, is_number, tree_leaves, zeros_like
 from metastep.errors import MetastepError
 
-__all__ = ["SGD", "Adam", "AdamW", "InnerOptimizer", "RMSprop", "State", "StepFunction", "clipped", "is_linear"]
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "InnerOptimizer",
+    "RMSprop",
+    "State",
+    "StepFunction",
+    "clipped",
+    "from_torch",
+    "is_linear",
+    "to_torch",
+]
 
 Rate = Annotated[Any, Bound(ge=0)]
 Share = Annotated[Any, Bound(ge=0, lt=1)]

@@ -9,9 +9,9 @@ from torch import Tensor
 # What torch.func and torch.compile flatten their own arguments with; there is no public name for it yet.
 from torch.utils._pytree import (
     tree_flatten as tree_flatten,
-    tree_flatten_with_path,
+    tree_flatten_with_path as tree_flatten_with_path,
     tree_leaves as tree_leaves,
-    tree_map,
+    tree_map as tree_map,
     tree_unflatten as tree_unflatten,
 )
 

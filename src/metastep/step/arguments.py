@@ -63,7 +63,8 @@ def _require_inner(inner: Any) -> None:
         ours = next((call_of(named("optimizer", name)) for name in names("optimizer") if _original(name) is inner), "")
         there_is = f"Use {ours}" if ours else "Use ms.SGD(lr=0.1)"
         raise MetastepError(
-            f"{inner.__name__} is a class of torch.optim, which changes parameters in place. {there_is}."
+            f"{inner.__name__} is a class of torch.optim. {there_is}. Or make one of the parameters of your module: "
+            f"torch.optim.{inner.__name__}(net.parameters(), lr=0.1)."
         )
     if isinstance(inner, type):
         raise MetastepError(f"{inner.__name__} is the class. Call it: {call_of(inner)}.")
@@ -73,7 +74,8 @@ def _require_inner(inner: Any) -> None:
         raise MetastepError(
             f"{inner!r} is not an inner optimizer. If it is the learning rate, write ms.SGD(lr={inner!r})."
         )
-    require_dynamics(inner)
+    if not isinstance(inner, Optimizer):  # of which a MetaGradient makes an inner one
+        require_dynamics(inner)
 
 
 def _by_name(kind: str, name: str) -> str:

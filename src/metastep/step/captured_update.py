@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from metastep.core.estimators import Estimate
+from metastep.core.from_torch import ours, to_torch
 from metastep.core.modules import draws_noise
 from metastep.core.optimizers import SGD, InnerOptimizer, State
 from metastep.core.problems import few_shot_of
-from metastep.core.torch_optimizers import from_optimizer, into_optimizer
-from metastep.core.trees import Tree, from_vector, is_number, map_tree, to_vector, tree_leaves, zeros_like
+from metastep.core.trees import Tree, from_vector, map_tree, to_vector, tree_leaves, zeros_like
 from metastep.errors import MetastepError, NonFiniteError, first_line
 from metastep.step.capture import Unit, unit
 from metastep.step.chain.serving import for_kernels
@@ -88,7 +88,7 @@ class CapturedUpdate:
         """moving: the learning rate is an input of the unit, since it changes"""
         step = self._step
         self._settings, self._looks = settings_of(step.optimizer), looks_of(step.gradient)
-        dynamics, start = from_optimizer(step.optimizer, self._named)
+        dynamics, start = ours(step.optimizer, self._named)
         start = first_memory(dynamics, start)
         count = torch.tensor(float(updates), dtype=torch.float64, device=tree_leaves(step.meta)[0].device)
         state = State(to_vector(start.params), tuple(to_vector(part) for part in start.memory), count)
@@ -98,7 +98,7 @@ class CapturedUpdate:
         self._unit: Unit = unit(self._iteration(outer), count.device)
 
     def _keep_up(self, number: int) -> None:
-        """Record anew if an attribute of the module or an option of the optimizer has changed: a graph freezes both."""
+        """A graph has frozen the module's attributes and the optimizer's options: record anew what has changed"""
         settings = settings_of(self._step.optimizer)
         if looks_of(self._step.gradient) == self._looks and self._same(settings):
             return
@@ -118,7 +118,7 @@ class CapturedUpdate:
         return (torch.full_like(self._at.number, rate),)
 
     def _iteration(self, dynamics: InnerOptimizer) -> Callable[..., tuple[Prepared, tuple[Any, ...]]]:
-        """Return the state after an update, and (loss, meta-gradient, metrics). Nothing in it waits for the device."""
+        """What it left, and (loss, meta-gradient, metrics); nothing in it waits for the device"""
         step, device = self._step, tree_leaves(self._step.meta)[0].device
         from metastep.step.update import over_ranks  # only here: it is made of this
 
@@ -153,7 +153,7 @@ class CapturedUpdate:
 
     @torch.no_grad()
     def _take(self) -> None:
-        """Read θ, which the caller may have changed since."""
+        """θ is the caller's: it may have been changed since"""
         torch._foreach_copy_(
             tree_leaves(from_vector(self._at.state.params, self._named)), tree_leaves(dict(self._named))
         )
@@ -167,11 +167,11 @@ class CapturedUpdate:
     def _write(self) -> None:
         params, memory, step = self._at.state
         parts = State(from_vector(params, self._named), tuple(from_vector(part, self._named) for part in memory), step)
-        into_optimizer(parts, self._step.optimizer, self._named)
+        to_torch(parts, self._step.optimizer, self._named)
 
 
 def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -> str | None:
-    """Return why updates cannot be captured in a CUDA graph, or None if they can."""
+    """Why updates cannot be captured in a CUDA graph, or None if they can"""
     leaves = tree_leaves(meta)
     if any(leaf.device.type != "cuda" for leaf in leaves):
         return "CUDA graphs need a GPU"
@@ -184,17 +184,15 @@ def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -
 
 
 def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
-    """Return why the optimizer's step cannot be a function of one vector, or None if it can."""
+    """Why the optimizer's step cannot be a function of one vector, or None if it can"""
     leaves = {str(i): leaf for i, leaf in enumerate(tree_leaves(meta))}
     if len({leaf.dtype for leaf in leaves.values()}) > 1 or not all(leaf.requires_grad for leaf in leaves.values()):
         return "tensors of meta differ in precision, or some are frozen"
     try:
-        dynamics, _ = from_optimizer(optimizer, leaves)
+        dynamics, _ = ours(optimizer, leaves)
     except MetastepError as error:
         return first_line(error)
-    if not all(is_number(getattr(dynamics, name)) for name in ("lr", "weight_decay")):
-        return "parameter groups have options of their own"
-    if isinstance(dynamics, SGD) and not is_number(dynamics.momentum):
+    if not dynamics.has_plain_numbers:
         return "parameter groups have options of their own"
     if isinstance(dynamics, SGD) and dynamics.momentum and dynamics.dampening:
         return "the first step of SGD with dampening differs from all others"
@@ -202,7 +200,7 @@ def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
 
 
 def first_memory(dynamics: InnerOptimizer, start: State) -> State:
-    """Return memory before the first step. SGD makes its velocity then; a graph needs it from the start, as zeros."""
+    """SGD's first step makes its velocity; zeros give the same, and a graph needs memory of one shape"""
     if isinstance(dynamics, SGD) and dynamics.momentum and not start.memory:
         return start._replace(memory=(zeros_like(start.params),))
     return start
@@ -218,5 +216,5 @@ def looks_of(gradient: MetaGradient) -> Any:
 
 
 def _is_torchs(loss: Any) -> bool:
-    """Return whether a loss is PyTorch's own, so that it reads nothing that changes between calls."""
+    """Whether a loss is PyTorch's own, so that it reads nothing that changes between calls"""
     return str(getattr(loss, "__module__", None) or type(loss).__module__).startswith("torch.")

@@ -17,9 +17,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data, require_other_names
 from metastep.core.estimators import Estimate, Estimator
+from metastep.core.from_torch import resolved
 from metastep.core.method import Method
 from metastep.core.modules import tree_of
-from metastep.core.optimizers import InnerOptimizer
 from metastep.core.options import Checked
 from metastep.core.problems import few_shot_of, in_batches
 from metastep.core.tasks import require_finite, require_order, stack, task_count
@@ -62,7 +62,7 @@ class MetaGradient(Value, Checked):
     Args:
         problem: What is learned: `few_shot(net, loss)`, or a `Problem` of three functions.
         method: How the meta-gradient is estimated, such as `MAML()` or `MultiStep(window=4)`.
-        inner: The inner optimizer, such as `SGD(lr=0.1)`.
+        inner: The inner optimizer, such as `SGD(lr=0.1)`, or one of torch.optim that holds the module's parameters.
         steps: Inner steps, or a list with the length of each window.
         batch: Examples of the support in each window's mini-batch; all if left out.
         shuffled: Shuffle the support before every pass over it.
@@ -90,7 +90,7 @@ class MetaGradient(Value, Checked):
     usage: ClassVar[str] = USAGE
     problem: Problem
     method: Method
-    inner: InnerOptimizer
+    inner: Any
     _: KW_ONLY
     steps: Steps
     batch: int | None = None
@@ -101,6 +101,8 @@ class MetaGradient(Value, Checked):
 
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)
+        few_shot = few_shot_of(self.problem)
+        object.__setattr__(self, "inner", resolved(self.inner, None if few_shot is None else few_shot.module))
         require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
         _ = self.loop  # says at once what does not fit
         if isinstance(self.steps, list):
