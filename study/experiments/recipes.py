@@ -67,7 +67,7 @@ def run(given: tuple[Trial, float, Path]) -> dict[str, Any]:
     """Train and judge one trial."""
     trial, seconds, data = given
     torch.set_num_threads(1)
-    train, validation, test = (load("omniglot", data).classes(split) for split in ("train", "val", "test"))
+    train, validation, test = (load("omniglot", data).classes(split).rows()[0] for split in ("train", "val", "test"))
     torch.manual_seed(trial.seed)
     net = Conv4(ways=trial.ways, filters=FILTERS)
     gradient = gradient_of(net, trial)
