@@ -93,7 +93,7 @@ VERBS = {
     "Learn", "Let", "Load", "Make", "Measure", "Move", "Name", "Report", "Return", "Run", "Say", "Solve", "Stop",
     "Update", "Use",
 }  # fmt: skip
-ROOMS = ("curvature", "estimators", "methods", "nets", "optimizers", "problems", "solvers", "trees")
+ROOMS = ("curvature", "data", "estimators", "methods", "nets", "optimizers", "problems", "solvers", "trees")
 
 
 def public() -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,9 +21,9 @@ def test_importing_metastep_loads_next_to_nothing() -> None:
     assert len([name for name in loaded if name.split(".")[0] == "metastep"]) <= 5
 
 
-def typed() -> dict[str, str]:
+def typed(package: ModuleType = metastep) -> dict[str, str]:
     """The names in the file for type checkers, and the modules that it takes them from"""
-    content = ast.parse(Path(metastep.__file__).with_suffix(".pyi").read_text())
+    content = ast.parse(Path(str(package.__file__)).with_suffix(".pyi").read_text())
     imports = [node for node in content.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or "": f"{node.module}.{alias.name}" for node in imports for alias in node.names}
 
@@ -36,6 +37,15 @@ def listed() -> dict[str, str]:
 def test_both_lists_have_the_same_names() -> None:
     assert typed() == listed()
     assert sorted(typed()) == metastep.__all__
+
+
+@pytest.mark.parametrize("package", [metastep.data, metastep.nets])
+def test_both_lists_of_a_package_have_the_same_names(package: ModuleType) -> None:
+    assert typed(package) == {name: f"{place}.{name}" for name, place in package._PLACE.items()}
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    assert sorted(package._PLACE) == package.__all__ == dir(package)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = package.nothing
 
 
 @pytest.mark.parametrize("name", metastep.__all__)

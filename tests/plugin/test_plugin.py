@@ -14,10 +14,12 @@ from torch.nn.functional import cross_entropy
 import metastep as ms
 from metastep.core import registry
 from metastep.core.options import options_of
+from metastep.data.episodes import Episodes
+from metastep.train.fewshot.sampling import Sampler
 from tests.core import laws
 
 HERE = Path(__file__).resolve().parent
-ADDED = {"optimizer": "lion", "method": "growing", "curvature": "one_sided", "net": "patches"}
+ADDED = {"optimizer": "lion", "method": "growing", "curvature": "one_sided", "net": "patches", "dataset": "waves"}
 
 
 def install(site: Path) -> None:
@@ -52,7 +54,7 @@ def test_each_kind_is_found_by_its_name(kind: str) -> None:
     thing = registry.named(kind, ADDED[kind])
     assert thing.__module__ == f"metastep_example.{kind}"
     assert registry.names(kind)[-1] == ADDED[kind]
-    if kind != "curvature":
+    if kind not in ("curvature", "dataset"):
         assert all(option.help for option in options_of(thing).values())
 
 
@@ -102,6 +104,31 @@ def test_its_curvature_serves_the_methods_that_take_one() -> None:
     assert any(bool((found[name] != exact[name]).any()) for name in exact)
 
 
+def test_its_data_set_serves_episodes_and_labels() -> None:
+    waves = ms.data.load("waves")
+    parts = {split: waves.classes(split) for split in ("train", "val", "test")}
+    assert sum(len(part.names) for part in parts.values()) == 60
+    assert not set(parts["train"].names) & set(parts["test"].names)
+    assert parts["train"].images.shape[1:] == (1, 16, 16)
+    assert waves.labelled().counts == (720, 240, 240)
+
+
+def test_few_shot_learning_with_all_five() -> None:
+    inner, method = registry.named("optimizer", "lion")(), registry.named("method", "growing")()
+    torch.manual_seed(0)
+    net = ms.nets.build("patches", ways=3, channels=1, size=16)
+    gradient = ms.MetaGradient(ms.few_shot(net, cross_entropy, {"accuracy": ms.accuracy}), method, inner, steps=4)
+    waves = ms.data.load("waves")
+    episodes = Episodes(3, 1, 5, "none")
+    draw, check = (Sampler.of(waves.classes(part), episodes, 0, "cpu", torch.float32) for part in ("train", "val"))
+    before = gradient.judge(net, check(0, 50)).metrics["accuracy"].mean()
+    step = ms.MetaStep(gradient, net, torch.optim.Adam(net.parameters(), 3e-3), draw=lambda k: draw(k, 8))
+    for _ in range(60):
+        step()
+    after = gradient.judge(net, check(0, 50)).metrics["accuracy"].mean()
+    assert after > max(0.95, before + 0.1)
+
+
 def tasks(seed: int) -> ms.Task:
     """Three classes of patterns, with noise; 4 tasks that give the classes other numbers"""
     generator = torch.Generator().manual_seed(seed)
@@ -128,16 +155,9 @@ def test_a_fresh_process_finds_it_where_it_is_installed(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
     )
-    assert run.stdout.split() == [
-        "optimizer",
-        "Lion",
-        "method",
-        "Growing",
-        "curvature",
-        "one_sided",
-        "net",
-        "patches",
-    ], run.stderr
+    found = dict(line.split() for line in run.stdout.splitlines())
+    assert list(found) == list(ADDED), run.stderr
+    assert list(found.values()) == ["Lion", "Growing", "one_sided", "patches", "Waves"]
 
 
 def test_a_plug_in_that_cannot_be_imported_is_reported_and_the_rest_works(

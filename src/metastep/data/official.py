@@ -22,7 +22,20 @@ RECIPE = 2  # raise it when readers change what they return: older caches are th
 
 
 class PictureSplit(DataSet):
-    """A data set whose pictures are published as a training and a test part: `find` and `read` are all it needs."""
+    """Describe a data set whose pictures are published as training and test: `counts`, `find` and `read` are its own.
+
+    Args:
+        name: The name that it was asked for by.
+        root: The folder that it is read from.
+        size: Pixels along the side of the pictures; None for the usual ones.
+        progress: Called with what is done and the total while pictures are read.
+
+    Example:
+        >>> import metastep as ms
+        >>> from metastep.core.registry import named
+        >>> issubclass(named("dataset", "stl10"), ms.data.PictureSplit)
+        True
+    """
 
     view: ClassVar[View] = "labels"
     counts: ClassVar[Sizes]

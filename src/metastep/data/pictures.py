@@ -25,16 +25,26 @@ FRACTIONS = (0.6, 0.2, 0.2)  # of each class for training, validation and testin
 
 
 class Pictures(NamedTuple):
-    """Pictures with their classes, in any order."""
+    """Hold pictures with their classes, in any order.
+
+    Args:
+        images: uint8 (pictures, channels, height, width), contiguous. Drawings have ink 255 on paper 0.
+        labels: int64 (pictures,), from 0 to classes - 1.
+        names: One for each class.
+        groups: What each class belongs to, such as its alphabet; empty if there is nothing above the classes.
+
+    Example:
+        >>> import numpy as np
+        >>> import metastep as ms
+        >>> arrays = np.zeros((6, 1, 8, 8), np.uint8), np.arange(6) // 3
+        >>> ms.data.Pictures.of(*arrays, names=("first", "second")).sizes
+        [3, 3]
+    """
 
     images: Tensor
-    """uint8 (pictures, channels, height, width), contiguous; drawings have ink 255 on paper 0."""
     labels: Tensor
-    """int64 (pictures,), from 0 to classes - 1."""
     names: tuple[str, ...]
-    """One per class."""
     groups: tuple[str, ...] = ()
-    """What each class belongs to, such as its alphabet; empty where there is nothing above the classes."""
 
     @classmethod
     def of(
@@ -109,13 +119,24 @@ class Pictures(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """Pictures to learn from, to make choices with, and to report on: the same classes, different pictures."""
+    """Hold pictures to learn from, to make choices with, and to report on: the same classes, different pictures.
+
+    Args:
+        train: To learn from.
+        val: To make choices with.
+        test: To report on.
+        validation: How `val` was chosen, for reports.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.data.load("digits").labelled(per_class=10).train.images.shape
+        torch.Size([100, 1, 28, 28])
+    """
 
     train: Pictures
     val: Pictures
     test: Pictures
     validation: str
-    """How `val` was chosen, for reports."""
 
     @property
     def counts(self) -> tuple[int, int, int]:

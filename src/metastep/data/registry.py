@@ -34,10 +34,25 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True)
 class DataSet(ABC):
-    """A data set. The class describes it; an object has been found and can be read.
+    """Describe a data set by a class; an object of it has been found, and can be read.
 
     A class sets `summary`, `licence` and `source`, and says how to find its files and how to read them. Most are a
-    `ClassSplit` or a `PictureSplit`.
+    `ClassSplit` or a `PictureSplit`. `load` makes the object.
+
+    Args:
+        name: The name that it was asked for by.
+        root: The folder that it is read from.
+        size: Pixels along the side of the pictures; None for the usual ones.
+        progress: Called with what is done and the total while pictures are read.
+
+    Raises:
+        MetastepError: From its methods: files are missing or broken; the message says where to get them.
+
+    Example:
+        >>> import metastep as ms
+        >>> glyphs = ms.data.load("glyphs")
+        >>> glyphs.shape, glyphs.licence
+        ((1, 28), 'free (drawn from the DejaVu fonts)')
     """
 
     summary: ClassVar[str]
@@ -109,7 +124,30 @@ class DataSet(ABC):
 
 
 class ClassSplit(DataSet):
-    """A data set whose classes are published as train, val and test: `find` and `read_classes` are all it needs."""
+    """Describe a data set whose classes are split into train, val and test: `read_classes` is all that it must define.
+
+    Its labelled parts are drawn from all classes.
+
+    Args:
+        name: The name that it was asked for by.
+        root: The folder that it is read from.
+        size: Pixels along the side of the pictures; None for the usual ones.
+        progress: Called with what is done and the total while pictures are read.
+
+    Example:
+        >>> import numpy as np
+        >>> import metastep as ms
+        >>> @ms.register("dataset", "grey")
+        ... class Grey(ms.data.ClassSplit):
+        ...     summary, licence, source, embedded = "20 shades, 20 pictures each", "free", "drawn", True
+        ...     side, channels = 8, 1
+        ...     def read_classes(self, split):
+        ...         shades = np.repeat(ms.data.classes_by_share(20, split), 20)
+        ...         pictures = np.ones((len(shades), 1, 8, 8), np.uint8) * shades[:, None, None, None].astype(np.uint8)
+        ...         return ms.data.Pictures.of(pictures, np.unique(shades, return_inverse=True)[1], sorted(set(shades)))
+        >>> ms.data.load("grey").classes("test").images.shape
+        torch.Size([80, 1, 8, 8])
+    """
 
     def read_labelled(self, seed: int) -> Labelled:
         return labelled_by_share(self.read_classes("all"), seed, self.name)
@@ -149,7 +187,7 @@ def load(
     test: str | None = None,
     progress: Progress = silent,
 ) -> DataSet:
-    """Find a data set by its name, or a user's own folder by its path.
+    """Return a data set by its name, or a user's own folder by its path.
 
     Args:
         name: One of `metastep data list`, or a folder with one sub-folder per class, as folder:PATH or just its path.
@@ -166,10 +204,10 @@ def load(
         DataError: Nothing has this name, it is not in the data directory, or the pictures of the two are not alike.
 
     Example:
-        >>> from metastep.data.registry import load
-        >>> load("digits").labelled().counts
+        >>> import metastep as ms
+        >>> ms.data.load("digits").labelled().counts
         (400, 200, 1197)
-        >>> rows, _ = load("glyphs").classes("test").rows()
+        >>> rows, _ = ms.data.load("glyphs").classes("test").rows()
         >>> rows.shape[1:]
         torch.Size([20, 1, 28, 28])
     """

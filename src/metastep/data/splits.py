@@ -43,7 +43,20 @@ def split_classes(sizes: Sizes, split: Split) -> list[int]:
 
 
 def classes_by_share(count: int, split: Split) -> list[int]:
-    """Return which of so many classes are a split's, where no split is published."""
+    """Return which classes belong to a split, for a data set without a published one.
+
+    Args:
+        count: Classes in all.
+        split: train, val, test, trainval or all.
+
+    Returns:
+        Numbers of classes, drawn once and for all: 64 % for training, 16 % for validation, 20 % for testing.
+
+    Example:
+        >>> import metastep as ms
+        >>> [len(ms.data.classes_by_share(50, split)) for split in ("train", "val", "test", "all")]
+        [32, 8, 10, 50]
+    """
     return split_classes(sizes_from_fractions(count, FRACTIONS), split)
 
 

@@ -1,6 +1,6 @@
-"""The nets, imported when they are first used, so that the command line can read this package without torch."""
+"""Nets, by class and by registered name. `__init__.pyi` lists the same names."""
 
-from importlib import import_module
+from metastep.lazy import lazily
 
 _PLACE = {
     "Conv4": "metastep.nets.conv4",
@@ -11,13 +11,4 @@ _PLACE = {
     "load_weights": "metastep.nets.weights",
 }
 __all__ = sorted(_PLACE)
-
-
-def __getattr__(name: str) -> object:
-    if name not in _PLACE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PLACE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _PLACE)
