@@ -41,18 +41,18 @@ def require_positive(**numbers: float) -> None:
 
 
 def did_you_mean(name: str, among: Iterable[str]) -> str:
-    """To put behind a message's first sentence; nothing if no other name is like `name`"""
+    """Return " Did you mean …?" for the nearest name, or nothing if none is near."""
     near = get_close_matches(name, list(among), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def how_many(number: int, thing: str, things: str = "") -> str:
-    """1 shot, 5 shots; `things` where the plural is more than an s"""
+    """Return a number and its noun: 1 shot, 5 shots. `things` is the plural if it is more than an s."""
     return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def first_line(error: Exception) -> str:
-    """What others raised, cut to fit into a line of ours"""
+    """Return the first line of an error, to be quoted in a message."""
     return str(error).strip().split("\n")[0]
 
 
@@ -65,5 +65,5 @@ _REMEDIES = {
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
-    """What helps where the system refuses to write"""
+    """Return what helps if the system refuses to write, else `otherwise`."""
     return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)

@@ -1,6 +1,7 @@
-"""Gradient accumulation: derivatives of losses that are means over examples, by one part of the examples after another.
+"""Gradient accumulation: derivatives of losses that are means over examples, one part of the examples at a time.
 
-The sweep bounds the memory of the inner steps, and this that of each of them: what is stored is the graph of one part.
+The sweep bounds the memory of the inner steps. Accumulation bounds the memory of each step: it stores the graph of one
+part.
 """
 
 from collections import defaultdict
@@ -21,10 +22,10 @@ from metastep.errors import MetastepError
 
 
 def accumulated(problem: Problem, size: int) -> Problem:
-    """The same problem, whose support and query are gone through by `size` examples at a time.
+    """Return the same problem, which computes `size` examples of support and query at a time.
 
-    For losses and metrics that are means over the first axis, as most are: the numbers stay the same. A BatchNorm would
-    see the part alone. `adapt_only` goes inside, and curvatures other than `exact` take all examples at once.
+    The numbers stay the same if losses and metrics are means over the first axis. A BatchNorm sees one part alone.
+    Apply `adapt_only` first. Curvatures other than `exact` take all examples at once.
     """
     if size < 1:
         raise MetastepError(f"parts of {size} examples: each has at least one.")
@@ -33,7 +34,7 @@ def accumulated(problem: Problem, size: int) -> Problem:
 
 
 def shares(examples: Any, size: int) -> Iterator[tuple[float, Any]]:
-    """Parts of the examples, each with how much of the mean it is"""
+    """Yield parts of the examples, each with its share of the mean."""
     counts = {leaf.shape[0] if leaf.dim() else 0 for leaf in tree_leaves(examples)}
     if len(counts) != 1 or counts == {0}:
         raise MetastepError(
@@ -79,5 +80,5 @@ def _outer_by_parts(problem: Problem, size: int) -> OuterByHand:
 
 
 def _mean(parts: Iterator[tuple[float, Tree]]) -> Tree:
-    """One at a time: what is behind a part is let go of before the next is made"""
+    """Return Σ share · tree. The graph of a part is freed before the next is made."""
     return reduce(add, (scale(share, tree) for share, tree in parts))

@@ -28,7 +28,7 @@ def require_problem(problem: Any) -> None:
 
 
 def require_takes(function: Any, what: str, arguments: str, remedy: str = "Write it with these arguments.") -> None:
-    """That `function` can be called with as many arguments as are named; one that does not tell is taken as it is"""
+    """Refuse what cannot be called with these arguments; a function without a signature is accepted."""
     if not callable(function):
         raise MetastepError(f"{what} is {function!r}, but must be a function of ({arguments}). {remedy}")
     if torch.compiler.is_compiling():
@@ -54,7 +54,7 @@ def require_windows(windows: Any) -> list[Any]:
 
 
 def require_moved(moved: Any, before: Tree) -> tuple[Tree, Tree]:
-    """What a user's step returned; φ keeps its names and shapes"""
+    """Return (params, memory) of a user's step, and refuse a φ of other names or shapes."""
     if not (isinstance(moved, list | tuple) and len(moved) == 2):
         raise MetastepError(
             f"the step of a StepFunction returned a {type(moved).__name__}. Return (params, memory), where memory is "
@@ -80,7 +80,7 @@ def require_memory(memory: Any) -> Tree:
 
 
 def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """A parameter after a step, in its own precision: a rate may have a finer one, but no larger shape"""
+    """Return a parameter after a step in its own precision, and refuse a larger shape. Both come from rates."""
     if new.shape != p.shape:
         raise MetastepError(
             f"a rate turned a parameter {tuple(p.shape)} into {tuple(new.shape)}. Give one number, or a tensor that "
@@ -189,7 +189,7 @@ def require_one_each(weights: Weights, windows: Sequence[Any]) -> Weights:
 
 
 def require_judgement(value: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """What an outer loss returned"""
+    """Return (loss, metrics) of what an outer loss returned."""
     pair = isinstance(value, tuple) and len(value) == 2
     loss, metrics = value if pair else (value, {})
     require_scalar(loss, "the outer loss")

@@ -183,7 +183,7 @@ def _against(
 
 
 def _double(tree: Tree) -> Tree:
-    """A bad estimate may be too long for its own precision"""
+    """Return a tree in double precision: the norm of a bad estimate may overflow in its own."""
     return map_tree(lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64), tree)
 
 

@@ -1,4 +1,4 @@
-"""How much work an estimator does: gradients of a loss, and second-order products, counted where they happen."""
+"""Count the work of an estimator: gradients of a loss, and second-order products."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Losses that bring their derivatives, written out by hand: autograd is asked for none."""
+"""Losses that bring their own derivatives, so that autograd computes none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from metastep.core.windows import Loss
 
 @dataclass(frozen=True)
 class ByHand:
-    """A loss for windows, called as any other"""
+    """Hold a loss of windows and its derivatives. It is called as any other loss."""
 
     value: Loss
     gradient_by_hand: Callable[[Tree, Tree, Any], Tree]
@@ -29,7 +29,7 @@ class ByHand:
 
 @dataclass(frozen=True)
 class OuterByHand:
-    """An outer loss, called as any other"""
+    """Hold an outer loss and its gradients. It is called as any other loss."""
 
     value: Callable[[Tree, Tree, Any], Any]
     gradients_by_hand: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
@@ -40,7 +40,7 @@ class OuterByHand:
 
 
 def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], strength: float) -> ByHand:
-    """`value` is the loss + ½ · strength · ‖φ − φ₁(θ)‖², φ₁ = start: what that adds to its derivatives"""
+    """Return the loss + ½ · strength · ‖φ − φ₁(θ)‖² with its derivatives; `value` is that sum, and φ₁ is `start`."""
 
     def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
         away = subtract(params, start(meta))
@@ -55,7 +55,7 @@ def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], str
 
 
 def of_params_by_hand(value: Loss, loss: ByHand) -> ByHand:
-    """`value` is the loss for a meta in which θ is called "params", beside what the loss does not see"""
+    """Return the loss for a meta whose "params" are θ, with its derivatives; `value` is that loss."""
 
     def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
         return loss.gradient_by_hand(params, meta["params"], batch)

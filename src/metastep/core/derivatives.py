@@ -1,7 +1,8 @@
-"""Derivatives of functions of trees: by plain autograd, or by torch.func where a call is itself transformed.
+"""Derivatives of functions of trees: by plain autograd, or by torch.func if the call is itself transformed.
 
-vmap, compilation and tracing need torch.func. Elsewhere autograd gives the same in fewer calls, and serves what only a
-plain backward does: functions of the old kind, hooks, gradients in a loss. The names are those of torch.func.
+vmap, compilation and tracing need torch.func. Otherwise autograd gives the same in fewer calls. It also supports what
+only a plain backward does: autograd.Functions without setup_context, hooks, gradients inside a loss. The names are
+those of torch.func.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,25 +45,27 @@ def may_draw() -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether this is called inside of a function that is mapped, differentiated by torch.func, traced or compiled"""
+    """Return whether the caller is mapped, traced, compiled, or differentiated by torch.func."""
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or is_recorded()
 
 
 def is_differentiated() -> bool:
-    """Whether this is called inside of a function that may be called again for one result"""
+    """Return whether the caller runs inside a function that may be called again for one result."""
     return bool(_followed) or is_transformed()
 
 
 def by_autograd() -> bool:
-    """Whether autograd may be asked: it is silent in inference mode, and where graphs are built outside of a
-    derivative, they are somebody else's, whom torch.func does not disturb.
+    """Return whether autograd may be used.
+
+    It records nothing in inference mode. A graph that is built outside a derivative belongs to the caller, and
+    torch.func leaves it alone.
     """
     free = bool(_followed) or not torch.is_grad_enabled()
     return free and not is_transformed() and not torch.is_inference_mode_enabled()
 
 
 def followable(tree: Tree) -> Tree:
-    """`tree`, whose tensors were made in inference mode, if any, as such that autograd can follow"""
+    """Return the tree with clones of tensors that were made in inference mode, which autograd cannot follow."""
     if is_transformed():
         return tree
     return map_tree(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, tree)
@@ -89,7 +92,7 @@ def grad_and_value(
 
 
 def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """function(*primals), and what pulls a cotangent back to them, once"""
+    """Return function(*primals), and a function that pulls a cotangent back to them. It can be called once."""
     if not by_autograd():
         return torch.func.vjp(function, *primals)[:2]
     with followed() as graph:
@@ -149,17 +152,17 @@ def keep_in_place(lent: Lent) -> None:
 
 
 def _watched(tree: Tree, again: bool) -> Tree:
-    """The same values, as tensors to differentiate by"""
+    """Return the same values as tensors to differentiate by."""
     return map_tree(lambda x: x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_(), tree)
 
 
 def _left(tree: Tree, again: bool) -> Tree:
-    """The same values, as they are left behind"""
+    """Return the same values, detached unless they are to be differentiated again."""
     return tree if again else map_tree(lambda x: x.detach(), tree)
 
 
 def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> Any:
-    """Σ along · ∂value/∂at; zeros where no value depends on it"""
+    """Return Σ along · ∂value/∂at. It is zero for what no value depends on."""
     leaves, spec = tree_flatten(at)
     pairs = [pair for pair in zip(values, along, strict=True) if pair[0].requires_grad]
     if not pairs or not leaves:
@@ -173,7 +176,7 @@ def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> A
 
 
 def _require_followed(gradients: tuple[Tensor, ...]) -> None:
-    """Not by a backward that can be differentiated once: it leaves a node that fails, which nobody visits here"""
+    """Refuse a once_differentiable backward. It leaves a node that would fail, but that is never visited."""
     nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
     seen = set(nodes)
     while nodes:

@@ -1,4 +1,4 @@
-"""Two layers that published nets need and torch.nn lacks; the chain of hand-written derivatives knows both."""
+"""Two layers that published nets need and torch.nn lacks. The hand-written derivatives support both."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ class SamePad(nn.Module):
 
     @staticmethod
     def around(size: int) -> tuple[int, int]:
-        """Zeros before and behind"""
+        """Return the number of zeros before and behind."""
         return size % 2, 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ class SamePad(nn.Module):
 
 
 class ShiftNorm(nn.Module):
-    """Normalisation by the batch at hand, then a shift β for each channel, and no scale γ.
+    """Normalise by the statistics of the batch, then add a shift β for each channel, and no scale γ.
 
     Finn's code meta-trains β and does not adapt it: `adapt_only(problem, lambda name: "shift" not in name)`.
     """

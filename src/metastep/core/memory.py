@@ -1,4 +1,4 @@
-"""Peak memory of a call: what tensors took at once, above what was there before."""
+"""Peak memory of a call: the most bytes that its tensors took at once."""
 
 import weakref
 from collections.abc import Callable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
-    """(result, peak bytes of tensors), which are on `device`: by the allocator of a GPU, else by following every one"""
+    """Return the result of a call and its peak bytes: of the allocator on a GPU, of every tensor on a CPU."""
     return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
 
 
@@ -28,7 +28,7 @@ def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
 
 
 def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:
-    """The CPU allocator keeps no peak. What an operator needs only while it runs is not seen."""
+    """Follow every tensor, since the CPU allocator keeps no peak. Scratch memory of an operator is not seen."""
     with _LiveBytes() as live:
         result = call()
     return result, live.peak

@@ -170,7 +170,7 @@ def call_of(thing: Callable[..., Any]) -> str:
 
 
 def _public() -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is public of the classes and functions that are registered, first and second level"""
+    """Yield the public classes and functions of each module that registers some."""
     import metastep
 
     yield "ms.", {name: getattr(metastep, name) for name in metastep.__all__ if name[0].isupper()}
@@ -355,7 +355,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    """The one type that is optional; any other union as it is"""
+    """Return the one type that is optional; any other union as it is."""
     others = [member for member in get_args(kind) if member is not NoneType]
     return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 
@@ -366,7 +366,7 @@ def _own_bound(hint: Any) -> Bound | None:
 
 
 def _bound(hint: Any) -> Bound | None:
-    """Of a tuple, that of its first element"""
+    """Return the bound of a hint; of a tuple, that of its first element."""
     items = get_args(_bare(hint)) if get_origin(_bare(hint)) is tuple else ()
     return _own_bound(hint) or (_own_bound(items[0]) if items else None)
 
@@ -381,7 +381,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _helps(source: Callable[..., Any]) -> dict[str, str]:
-    """What the `Args:` section of a docstring says of each, on one line"""
+    """Return what the `Args:` section of a docstring says of each argument, on one line."""
     section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", inspect.getdoc(source) or "", re.MULTILINE)
     entries = re.findall(r"^ {4}(\w+):((?:.*\n?)(?: {5,}.*\n?)*)", section[1] if section else "", re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}

@@ -139,7 +139,7 @@ class _InBatches:
 
 
 def _every(x: Tensor, n: int, first: int, axis: int) -> Tensor:
-    """x[first::n] along an axis, as one piece of memory: kernels read pictures one after the other"""
+    """Return x[first::n] along an axis, contiguous, since kernels read pictures one after the other."""
     return x[(slice(None),) * axis + (slice(first, None, n),)].contiguous()
 
 

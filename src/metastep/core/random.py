@@ -19,14 +19,14 @@ MULTIPLIERS = (0x21F0AAAD, 0x735A2D97)  # those of splitmix32: odd, and below 2Â
 
 
 class Stream(NamedTuple):
-    """Where a stream of numbers starts: 64 bits in two words"""
+    """Hold where a stream of numbers starts: 64 bits in two words."""
 
     a: Word
     b: Word
 
 
 def stream(*words: Word) -> Stream:
-    """One stream for each tuple of words, which broadcast; their order matters.
+    """Return one stream for each tuple of words, which broadcast. Their order matters.
 
     Tuples that differ in one place only never share a stream: each round is a bijection of (a, b), and of the word.
     """
@@ -38,7 +38,7 @@ def stream(*words: Word) -> Stream:
 
 
 def number(of: Stream, index: Word) -> Word:
-    """The index-th number of a stream: 32 random bits.
+    """Return the index-th number of a stream: 32 random bits.
 
     It is a bijection of the index: the numbers of a stream never tie, and so every device sorts them alike.
     """
@@ -46,13 +46,13 @@ def number(of: Stream, index: Word) -> Word:
 
 
 def orders(of: Stream, length: int) -> torch.Tensor:
-    """A random order of so many things for each stream, whose words are (streams, 1) -> (streams, length)"""
+    """Return a random order of `length` things for each stream: words (streams, 1) give orders (streams, length)."""
     keys: torch.Tensor = number(of, torch.arange(length, device=of.a.device))  # never tie: all devices sort them alike
     return keys.topk(length).indices
 
 
 def mix(z: Word) -> Word:
-    """A bijection of words in which every bit of z moves every bit of the result"""
+    """Return a bijection of words in which every bit of z moves every bit of the result."""
     first, second = MULTIPLIERS
     z = ((z ^ (z >> 16)) * first) & WORD
     z = ((z ^ (z >> 15)) * second) & WORD
@@ -60,7 +60,7 @@ def mix(z: Word) -> Word:
 
 
 def seed_noise(seed: int, k: int, first: int = 0) -> None:
-    """Seeds PyTorch's own generators, for the random directions and the dropout of a batch.
+    """Seed PyTorch's own generators, for the random directions and the dropout of a batch.
 
     Like its pictures, these are a function of the batch's numbers, so that no state has to be kept.
     """

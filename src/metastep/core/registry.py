@@ -201,7 +201,7 @@ def is_ours(thing: Any) -> bool:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Whether the second is the first, or the same definition run again"""
+    """Return whether the second is the first, or the same definition run again."""
     return first is second or (hasattr(first, "__qualname__") and _place(first) == _place(second))
 
 

@@ -99,5 +99,5 @@ class Neumann:
 
 
 def _ratio(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
-    """a / b there, and 0 elsewhere: what has stopped stays as it is"""
+    """Return a / b where a system continues, and 0 where it has stopped."""
     return torch.where(where, a / torch.where(where, b, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Many tasks: stack them, count them, and look whether what came of them is finite."""
+"""Many tasks: stack them, count them, and check that their meta-gradient is finite."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ def require_order(meta: Any, tasks: Any = None) -> None:
 
 
 def stack(tasks: Sequence[Any]) -> Any:
-    """Tasks of one shape, stacked along a new first axis"""
+    """Return tasks of one shape, stacked along a new first axis."""
     if not tasks:
         raise MetastepError("there is no task: the list is empty. Give at least one.")
     require_data(tasks, "tasks")
@@ -58,9 +58,9 @@ def task_count(tasks: Any) -> int:
 
 
 def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: Any, estimate: Estimate) -> None:
-    """Look once at the result; only if it is not finite, run the tasks again one by one to say where it began.
+    """Refuse a meta-gradient that is not finite. The tasks are then run one by one to name the place.
 
-    estimator_of: what estimates task i.
+    estimator_of: gives the estimator of task i.
     """
     leaves = tree_leaves(estimate.grad)
     if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *leaves)):

@@ -32,7 +32,7 @@ class Unit:
 
     @property
     def notice(self) -> str:
-        """What the first call waits for, if for long"""
+        """Say what the first call waits for, if that takes long."""
         return self._step.notice if isinstance(self._step, Compiled) else ""
 
     def __call__(self, state: Any, *inputs: Any) -> tuple[Any, Any]:
@@ -137,7 +137,7 @@ def recorded_by_cuda() -> Record:
 
 
 def _write(own: Tree, other: Tree) -> None:
-    """Other values into own memory: all tensors of a kind in one pass, since most are small"""
+    """Copy other values into our memory: all tensors of a kind in one pass, since most are small."""
     by_kind: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for to, of in zip(tree_leaves(own), tree_leaves(other), strict=True):
         if to is not of:

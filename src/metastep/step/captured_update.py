@@ -98,7 +98,7 @@ class CapturedUpdate:
         self._unit: Unit = unit(self._iteration(outer), count.device)
 
     def _keep_up(self, number: int) -> None:
-        """A graph has frozen the module's attributes and the optimizer's options: record anew what has changed"""
+        """Record anew if an attribute of the module or an option of the optimizer has changed: a graph freezes both."""
         settings = settings_of(self._step.optimizer)
         if looks_of(self._step.gradient) == self._looks and self._same(settings):
             return
@@ -118,7 +118,7 @@ class CapturedUpdate:
         return (torch.full_like(self._at.number, rate),)
 
     def _iteration(self, dynamics: InnerOptimizer) -> Callable[..., tuple[Prepared, tuple[Any, ...]]]:
-        """What it left, and (loss, meta-gradient, metrics); nothing in it waits for the device"""
+        """Return the state after an update, and (loss, meta-gradient, metrics). Nothing in it waits for the device."""
         step, device = self._step, tree_leaves(self._step.meta)[0].device
         from metastep.step.update import over_ranks  # only here: it is made of this
 
@@ -153,7 +153,7 @@ class CapturedUpdate:
 
     @torch.no_grad()
     def _take(self) -> None:
-        """θ is the caller's: it may have been changed since"""
+        """Read θ, which the caller may have changed since."""
         torch._foreach_copy_(
             tree_leaves(from_vector(self._at.state.params, self._named)), tree_leaves(dict(self._named))
         )
@@ -171,7 +171,7 @@ class CapturedUpdate:
 
 
 def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -> str | None:
-    """Why updates cannot be captured in a CUDA graph, or None if they can"""
+    """Return why updates cannot be captured in a CUDA graph, or None if they can."""
     leaves = tree_leaves(meta)
     if any(leaf.device.type != "cuda" for leaf in leaves):
         return "CUDA graphs need a GPU"
@@ -184,7 +184,7 @@ def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -
 
 
 def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
-    """Why the optimizer's step cannot be a function of one vector, or None if it can"""
+    """Return why the optimizer's step cannot be a function of one vector, or None if it can."""
     leaves = {str(i): leaf for i, leaf in enumerate(tree_leaves(meta))}
     if len({leaf.dtype for leaf in leaves.values()}) > 1 or not all(leaf.requires_grad for leaf in leaves.values()):
         return "tensors of meta differ in precision, or some are frozen"
@@ -200,7 +200,7 @@ def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
 
 
 def first_memory(dynamics: InnerOptimizer, start: State) -> State:
-    """SGD's first step makes its velocity; zeros give the same, and a graph needs memory of one shape"""
+    """Return memory before the first step. SGD makes its velocity then; a graph needs it from the start, as zeros."""
     if isinstance(dynamics, SGD) and dynamics.momentum and not start.memory:
         return start._replace(memory=(zeros_like(start.params),))
     return start
@@ -216,5 +216,5 @@ def looks_of(gradient: MetaGradient) -> Any:
 
 
 def _is_torchs(loss: Any) -> bool:
-    """Whether a loss is PyTorch's own, so that it reads nothing that changes between calls"""
+    """Return whether a loss is PyTorch's own, so that it reads nothing that changes between calls."""
     return str(getattr(loss, "__module__", None) or type(loss).__module__).startswith("torch.")

@@ -40,7 +40,7 @@ class Ranks:
         return self.rank == 0
 
     def share(self, tasks: int) -> tuple[int, int]:
-        """(first, number) of this rank's tasks"""
+        """Return (first, number) of this rank's tasks."""
         if tasks < self.count:
             raise MetastepError(
                 f"{how_many(tasks, 'task')} for {self.count} ranks: each needs at least one. Start fewer ranks."
@@ -49,7 +49,7 @@ class Ranks:
         return ends[0], ends[1] - ends[0]
 
     def total(self, tree: Tree, share: float = 1.0) -> Tree:
-        """The sum of a tree of tensors over ranks, of which each counts for its share, in one message"""
+        """Return the sum of a tree of tensors over ranks, each weighed by its share, in one message."""
         if self.count == 1:
             return tree
         flat = share * to_vector(tree)
@@ -58,7 +58,7 @@ class Ranks:
         return from_vector(flat, tree)
 
     def mean(self, tree: Tree, weight: float) -> Tree:
-        """The mean of a tree of tensors over ranks, of which each counts by its weight, in one message a precision"""
+        """Return the weighted mean of a tree of tensors over ranks, in one message for each precision."""
         if self.count == 1:
             return tree
         leaves, spec = tree_flatten(tree)
@@ -75,13 +75,13 @@ class Ranks:
         return tree_unflatten(found, spec)
 
     def alike(self, leaves: Sequence[Tensor]) -> None:
-        """Give every rank the tensors of the first one"""
+        """Give every rank the tensors of the first one."""
         for leaf in leaves if self.count > 1 else []:
             with _explained(), torch.no_grad():
                 dist.broadcast(leaf.data, src=0)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives on the first rank, on every rank; and its error, if it has one"""
+        """Return on every rank what `make` gives on the first, or raise its error there."""
         if self.count == 1:
             return make()
         box: list[Any] = [None, None]
@@ -114,7 +114,7 @@ def current_ranks(device: torch.device) -> Ranks:
 
 @contextmanager
 def started_ranks(use_gpu: bool, timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
-    """The ranks that `torchrun` started, or this process alone"""
+    """Return the ranks that `torchrun` started, or this process alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE
@@ -148,7 +148,7 @@ def run_rank(main: Callable[[], Any]) -> None:
 
 
 def _meet() -> None:
-    """Wait for all ranks to come here: one that leaves while another still listens to it aborts in gloo's threads"""
+    """Wait for all ranks. One that leaves while another still listens to it aborts in gloo's threads."""
     with _explained():
         dist.barrier()
 

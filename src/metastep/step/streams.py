@@ -1,7 +1,7 @@
-"""Work that nothing waits for yet, aside from what a GPU is doing; elsewhere it is just done.
+"""CUDA streams for work that nothing waits for yet. On a CPU the work is done at once.
 
-What such work reads must be kept, and what it writes left alone, until somebody waits for it. In a captured step it
-becomes a branch of the graph.
+Keep what such work reads, and do not touch what it writes, until `wait_for`. In a captured step it becomes a branch of
+the graph.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import torch
 
 @contextmanager
 def aside(device: torch.device, name: str) -> Iterator[None]:
-    """On a stream of this name, after all that was asked for on the current one"""
+    """Run the block on a stream of this name, after all that was queued on the current one."""
     if device.type != "cuda":
         yield
         return
@@ -24,7 +24,7 @@ def aside(device: torch.device, name: str) -> Iterator[None]:
 
 
 def wait_for(device: torch.device, name: str) -> None:
-    """What follows on the current stream waits for the stream of this name"""
+    """Let the current stream wait for the stream of this name."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).wait_stream(_stream(device, name))
 

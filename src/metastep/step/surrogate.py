@@ -1,4 +1,4 @@
-"""A scalar whose `.backward()` adds the meta-gradient to `.grad`: the door to everything that is built on autograd."""
+"""A scalar whose `.backward()` adds the meta-gradient to `.grad`, for everything that is built on autograd."""
 
 from collections.abc import Callable
 from typing import Any

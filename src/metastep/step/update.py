@@ -230,7 +230,7 @@ class EagerUpdate:
                 leaf.grad = grad
 
     def look(self, updates: int) -> None:
-        """Every update looks"""
+        """Do nothing: every update looks."""
 
     settle = look
 
@@ -239,7 +239,7 @@ ELSEWHERE = "the meta-gradient is not finite, by the tasks of another process or
 
 
 def _local(gradient: MetaGradient, meta: Tree, tasks: Any) -> tuple[Estimate, str]:
-    """The estimate over the tasks of this process; if it is not finite, NaN for all processes to see, and why"""
+    """Return the estimate over the tasks of this process. If it is not finite: NaN for all processes, and why."""
     try:
         return gradient(meta, tasks), ""
     except NonFiniteError as error:
@@ -248,7 +248,7 @@ def _local(gradient: MetaGradient, meta: Tree, tasks: Any) -> tuple[Estimate, st
 
 
 class Clip:
-    """The meta-gradient, no longer than a norm, or no element larger than a value"""
+    """Clip the meta-gradient: by its norm, or by the size of each element."""
 
     def __init__(self, norm: float | None, value: float | None) -> None:
         for name, number in {"clip": norm, "clip_value": value}.items():
@@ -268,14 +268,14 @@ class Clip:
 
 
 def over_ranks(ranks: Ranks, local: Estimate, tasks: Any) -> Estimate:
-    """The estimate over the tasks of all processes"""
+    """Return the estimate over the tasks of all processes."""
     number = len(tasks) if isinstance(tasks, list) else task_count(tasks)
     grad, loss = ranks.mean((local.grad, local.loss), number)
     return local._replace(grad=grad, loss=loss)
 
 
 def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
-    """Where a meta-gradient left the finite numbers"""
+    """Return where a meta-gradient stopped being finite, in words."""
     try:
         require_finite(lambda i: gradient.estimator, meta, stack(tasks) if isinstance(tasks, list) else tasks, local)
     except NonFiniteError as error:
@@ -291,6 +291,6 @@ def _require_gradient(gradient: Any, meta: Any) -> None:
 
 
 def _held_constant(gradient: MetaGradient) -> list[Tensor]:
-    """What all processes must have in common besides θ: frozen parameters and buffers of the module"""
+    """Return what all processes must have in common besides θ: frozen parameters and buffers of the module."""
     few_shot = few_shot_of(gradient.problem)
     return [] if few_shot is None else [*few_shot.module.parameters(), *few_shot.module.buffers()]
