@@ -7,6 +7,7 @@ written after every run: the same command continues with the next.
 
 import time
 from collections.abc import Iterator
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,20 +48,14 @@ class Trial(NamedTuple):
 
 def trials(seeds: int) -> Iterator[Trial]:
     """Yield every run, the most wanted first."""
-    for seed in range(seeds):
-        for clip in (0.5, None, 1.0, 2.0, 10.0, 0.1):
-            yield Trial("multistep4", 5, 0.4, clip, seed)
-        for method in ("maml", "fomaml", "multistep2"):
-            for clip in (0.5, None):
-                yield Trial(method, 5, 0.4, clip, seed)
-        for method in METHODS:
-            for clip in (0.5, None):
-                yield Trial(method, 5, 0.1, clip, seed)
-        for clip in (0.5, None, 2.0):
-            yield Trial("multistep4", 20, 0.4, clip, seed)
-    for seed in range(seeds, seeds + 2):  # two more for the recipe that presets use
-        for clip in (0.5, 1.0, 2.0):
-            yield Trial("multistep4", 5, 0.4, clip, seed)
+    for clip in (0.5, 1.0, 2.0):
+        yield from (Trial("multistep4", 5, 0.4, clip, seed) for seed in range(seeds + 2))
+    for method, clip in (("multistep4", None), *product(("maml", "fomaml"), (0.5, None))):
+        yield from (Trial(method, 5, 0.4, clip, seed) for seed in range(seeds))
+    for method, clip in product(METHODS, (0.5, None)):
+        yield from (Trial(method, 5, 0.1, clip, seed) for seed in range(seeds))
+    for ways, clip in ((20, 0.5), (20, None), (20, 2.0), (5, 10.0), (5, 0.1)):
+        yield from (Trial("multistep4", ways, 0.4, clip, seed) for seed in range(seeds))
 
 
 def run(given: tuple[Trial, float, Path]) -> dict[str, Any]:
