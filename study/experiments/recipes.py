@@ -48,9 +48,10 @@ class Trial(NamedTuple):
 
 def trials(seeds: int) -> Iterator[Trial]:
     """Yield every run, the most wanted first."""
-    for clip in (0.5, 1.0, 2.0):
-        yield from (Trial("multistep4", 5, 0.4, clip, seed) for seed in range(seeds + 2))
-    for method, clip in (("multistep4", None), *product(("maml", "fomaml"), (0.5, None))):
+    for first in (0.5, 1.0, 2.0):
+        yield from (Trial("multistep4", 5, 0.4, first, seed) for seed in range(seeds + 2))
+    others: list[tuple[str, float | None]] = [("multistep4", None), *product(("maml", "fomaml"), (0.5, None))]
+    for method, clip in others:
         yield from (Trial(method, 5, 0.4, clip, seed) for seed in range(seeds))
     for method, clip in product(METHODS, (0.5, None)):
         yield from (Trial(method, 5, 0.1, clip, seed) for seed in range(seeds))
