@@ -11,8 +11,8 @@ from torch import Tensor, nn, optim
 from torch.optim import lr_scheduler
 
 import metastep as ms
-from metastep.core.from_torch import Continuing
 from metastep.core.torch_optimizer import TorchOptimizer
+from metastep.core.torch_originals import Continuing
 from metastep.core.trees import map_tree, tree_leaves
 from tests.core.helpers import by_autograd, case, randn, relative_error
 
@@ -361,6 +361,16 @@ def test_learned_rates_go_into_any_optimizer() -> None:
         both = gradient.init(meta)
         assert relative_error(gradient(both, tasks).grad, by_autograd(gradient, both, tasks).grad) < 1e-12
         assert any(leaf.any() for leaf in tree_leaves(gradient(both, tasks).grad["rates"]))
+
+
+def test_clips_the_gradient_of_any_optimizer() -> None:
+    problem, meta, tasks = case("regression")
+    unnamed = ms.optimizers.from_torch(optim.NAdam(problem.made_of.module.parameters(), 0.05))
+    gradient = ms.MetaGradient(problem, ms.MAML(), ms.optimizers.clipped(unnamed, norm=0.05), steps=3)
+    assert repr(gradient.inner) == "clipped(from_torch(NAdam(lr=0.05)), norm=0.05)"
+    found = gradient(meta, tasks)
+    assert relative_error(found.grad, by_autograd(gradient, meta, tasks).grad) < 1e-12
+    assert gradient == ms.MetaGradient(problem, ms.MAML(), gradient.inner, steps=3)
 
 
 def test_a_head_is_adapted_alone() -> None:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import metastep as ms
-from metastep.core.from_torch import ours
 from metastep.core.guards import Hidden
+from metastep.core.torch_originals import ours
 from tests.core.as_written import gradient_of, one, regression, squared, squared_error
 from tests.core.helpers import relative_error
 

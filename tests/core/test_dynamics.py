@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
-from metastep.core.from_torch import ours
+from metastep.core.torch_originals import ours
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.core.windows import InnerLoop
 from tests.core.helpers import DYNAMICS, OWN, randn, relative_error

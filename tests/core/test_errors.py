@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import metastep as ms
-from metastep.core.from_torch import ours
 from metastep.core.tasks import stack
+from metastep.core.torch_originals import ours
 from metastep.core.trees import map_tree
 from tests.core.as_written import MAML, SGD, gradient_of
 from tests.core.helpers import case, first, own_step, randn, relative_error

@@ -1,50 +1,37 @@
-"""Between `torch.optim` and inner optimizers, both ways: an inner loop may go on from where a real optimizer stands."""
+"""Make an inner optimizer of any optimizer of torch.optim, with its own state, scheduler and options."""
 
 import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from metastep.core import registry
-from metastep.core.entrywise import Entrywise, InnerOptimizer, State, is_linear
+from metastep.core.clipping import Clipped
+from metastep.core.entrywise import Entrywise, InnerOptimizer, State
 from metastep.core.rates import Rate
 from metastep.core.torch_optimizer import TorchOptimizer
+from metastep.core.torch_originals import Continuing, NotOursError, ours, parameters_of
 from metastep.core.torch_schedules import Schedule, scheduled
-from metastep.core.torch_state import Group, is_torchs, listed, plain_options
+from metastep.core.torch_state import Group, is_torchs, plain_options
 from metastep.core.trees import (
     Tree,
-    is_number,
     map_tree,
-    require_same,
     shapes,
     tree_flatten,
     tree_flatten_with_path,
-    tree_leaves,
     tree_unflatten,
 )
 from metastep.core.value import Value
-from metastep.errors import MetastepError, did_you_mean, how_many
+from metastep.errors import MetastepError, did_you_mean
 
-_SLOTS: dict[type[Optimizer], tuple[str, ...]] = {  # what torch.optim calls the memory; AdamW is a kind of Adam
-    torch.optim.SGD: ("momentum_buffer",),
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
-    torch.optim.RMSprop: ("square_avg", "momentum_buffer"),
-}
-_UNSUPPORTED = ("maximize", "amsgrad", "centered")
 _REFUSED = {
     "LBFGS": "evaluates its loss several times in a step. Use ms.SGD(…) with more steps, or ms.IMAML at its solution",
     "SparseAdam": "takes sparse gradients, and inner gradients are dense. Use ms.Adam(…)",
     "Adafactor": "takes the size of φ out of its tensors as a Python number, so the size has no derivative. Use "
     "ms.Adam(…)",
 }
-
-
-class NotOursError(MetastepError):
-    """Say why a torch.optim optimizer is none of metastep's own."""
 
 
 def from_torch(
@@ -81,7 +68,7 @@ def from_torch(
         Adam(lr=0.01)
     """
     _require_optimizer(optimizer)
-    tree = _tree_of(optimizer, parameters)
+    tree = parameters_of(optimizer, parameters)
     if tree is None:
         return Unnamed(optimizer, scheduler, overrides)
     try:
@@ -101,6 +88,8 @@ def resolved(inner: Any, module: nn.Module | None) -> Any:
     """Return an inner optimizer for what may be one of torch.optim, whose parameters are a module's."""
     if isinstance(inner, Unnamed) and module is not None:
         return inner.named(module)
+    if isinstance(inner, Clipped):
+        return replace(inner, inner=resolved(inner.inner, module))
     return from_torch(inner, module) if isinstance(inner, Optimizer) else inner
 
 
@@ -144,152 +133,6 @@ class Unnamed(Value):
         return self._known[spec]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Continuing(Value):
-    """An optimizer of ours that goes on from the memory of a real one."""
-
-    inner: Any
-    memory: Any
-    begin: int
-
-    def __repr__(self) -> str:
-        return f"{self.inner!r} after {how_many(self.begin, 'step')}"
-
-    @property
-    def lr(self) -> Rate:
-        """The learning rate, which Meta-SGD learns."""
-        return self.inner.lr
-
-    def with_lr(self, lr: Rate) -> "Continuing":
-        """Return the same with another learning rate."""
-        return replace(self, inner=replace(self.inner, lr=lr))
-
-    @property
-    def weight_decay(self) -> Rate:
-        """That of the optimizer inside."""
-        return self.inner.weight_decay
-
-    def init(self, params: Tree) -> State:
-        memory = map_tree(torch.clone, self.memory)
-        for part in memory:
-            require_same(params, part, "φ and the memory of the optimizer")
-        return State(params, memory, self.begin)
-
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
-        return self.inner.advance(state, grad, meta, steps)  # type: ignore[no-any-return]
-
-    def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
-        """As the optimizer inside."""
-        return is_linear(self.inner, state, meta, steps)
-
-
-# ---- as one of ours
-
-
-def ours(optimizer: Optimizer, parameters: Tree) -> tuple[Any, State]:
-    """Return the equal optimizer of ours, and its state for `parameters`, a tree like φ.
-
-    The state is copied, so that nothing is shared.
-    """
-    kind, groups = _kind(optimizer), _groups(optimizer, parameters)
-    for group in groups:
-        if wrong := [option for option in _UNSUPPORTED if group.get(option)]:
-            raise NotOursError(f"{kind.__name__} with {wrong[0]}=True is none of metastep's own")
-    options = [plain_options(group) for group in groups]
-    if len({tuple(group.get(flag) for flag in ("nesterov", "decoupled_weight_decay")) for group in options}) > 1:
-        raise NotOursError(f"parameter groups of {kind.__name__} differ in a flag")
-    is_adamw = options[0].get("decoupled_weight_decay")
-    cls = registry.named("optimizer", "adamw" if is_adamw else kind.__name__.lower())
-    inner = cls(**{field.name: _option([group[field.name] for group in options], parameters) for field in fields(cls)})
-    momenta = [group.get("momentum") for group in options]
-    return inner, _state(optimizer, parameters, inner, _SLOTS[kind], [m == 0 for m in momenta])
-
-
-def _option(values: list[Any], tree: Tree) -> Any:
-    """One option of all parameters: a number if they agree, else a tree"""
-    if isinstance(values[0], tuple):
-        return tuple(_option(list(each), tree) for each in zip(*values, strict=True))
-    if len(set(values)) == 1:
-        return float(values[0]) if is_number(values[0]) else values[0]
-    leaves = iter(values)
-    return map_tree(lambda p: next(leaves), tree)
-
-
-def _state(optimizer: Optimizer, parameters: Tree, inner: Any, slots: tuple[str, ...], momentless: list[bool]) -> State:
-    """momentless: parameters that have no memory in SGD, where others have one; here it is there and not used"""
-    leaves = tree_leaves(parameters)
-    stored = [optimizer.state.get(p, {}) for p in leaves]
-    taken = [int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for s in stored]
-    without = momentless if slots == _SLOTS[torch.optim.SGD] else [False] * len(leaves)
-    counted = [n for n, is_without in zip(taken, without, strict=True) if not is_without] or taken
-    if len(set(counted)) > 1:
-        raise NotOursError("its parameters have taken different numbers of steps")
-    params, step = map_tree(lambda p: p.detach().clone(), parameters), counted[0]
-    if step == 0:
-        return inner.init(params)  # type: ignore[no-any-return]
-    if not all(without):
-        stored = [{slots[0]: torch.zeros_like(p)} if w else s for p, s, w in zip(leaves, stored, without, strict=True)]
-    kept = [slot for slot in slots if all(s.get(slot) is not None for s in stored)]
-    return State(params, tuple(_like(parameters, [s[slot].detach().clone() for s in stored]) for slot in kept), step)
-
-
-def _like(tree: Tree, leaves: list[Any]) -> Tree:
-    given = iter(leaves)
-    return map_tree(lambda p: next(given), tree)
-
-
-@torch.no_grad()
-def to_torch(state: State, optimizer: Optimizer, parameters: Any) -> None:
-    """Give a state to an optimizer of torch.optim: φ to its parameters, memory and count to its own state.
-
-    Args:
-        state: Where an inner optimizer stands.
-        optimizer: An SGD, Adam, AdamW or RMSprop of torch.optim, or the kind that the state was made with.
-        parameters: The module whose parameters it holds, or a tree of them like φ.
-
-    Raises:
-        MetastepError: State and parameters are not alike.
-
-    Example:
-        >>> import torch
-        >>> import metastep as ms
-        >>> net = torch.nn.Linear(2, 1)
-        >>> optimizer = torch.optim.Adam(net.parameters())
-        >>> inner = ms.optimizers.from_torch(optimizer, net)
-        >>> state = inner.init(ms.parameters(net))
-        >>> state = inner.advance(state, ms.parameters(net), None, 3)
-        >>> ms.optimizers.to_torch(state, optimizer, net)
-        >>> optimizer.state[net.bias]["step"]
-        tensor(3.)
-    """
-    tree = _tree_of(optimizer, parameters)
-    require_same(tree, state.params, "parameters and the state's params")
-    for i, (p, value) in enumerate(zip(tree_leaves(tree), tree_leaves(state.params), strict=True)):
-        p.copy_(value)
-        optimizer.state[p].update(_slots_of(state, optimizer, i))
-
-
-def _slots_of(state: State, optimizer: Optimizer, i: int) -> dict[str, Any]:
-    """The state of one parameter, as torch.optim names it"""
-    if isinstance(state.memory, list):
-        raise MetastepError(
-            f"a state of {type(optimizer).__name__} that was traced cannot be written back, only one of SGD, Adam, "
-            "AdamW and RMSprop. Copy φ from state.params, and the memory from state.memory."
-        )
-    slots = _SLOTS[_kind(optimizer)]
-    own = {slot: tree_leaves(tree)[i].detach().clone() for slot, tree in zip(slots, state.memory, strict=False)}
-    return own if slots[0] == "momentum_buffer" else own | {"step": torch.tensor(float(state.step))}
-
-
-def _kind(optimizer: Optimizer) -> type[Optimizer]:
-    for kind in _SLOTS:
-        if isinstance(optimizer, kind) and is_torchs(type(optimizer)):  # not a subclass with steps of its own
-            return kind
-    raise NotOursError(
-        f"{type(optimizer).__name__} is none of metastep's own, which are SGD, Adam, AdamW and RMSprop of torch.optim"
-    )
-
-
 def _require_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise MetastepError(
@@ -304,39 +147,6 @@ def _require_optimizer(optimizer: Any) -> None:
             f"{name} has hooks on its steps, which a trace would leave out. Remove them; to clip gradients, use "
             "ms.optimizers.clipped(…)."
         )
-
-
-def _tree_of(optimizer: Optimizer, parameters: Any) -> Tree:
-    """Return the parameters by name, as a tree like φ, or None if nobody says how they are named."""
-    if parameters is None:
-        if not all("param_names" in group for group in optimizer.param_groups):
-            return None
-        return {
-            n: p for group in optimizer.param_groups for n, p in zip(group["param_names"], group["params"], strict=True)
-        }
-    tree = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else parameters
-    leaves = tree_leaves(tree)
-    if not leaves or not all(isinstance(p, Tensor) for p in leaves):
-        raise MetastepError(
-            f"parameters is a {type(parameters).__name__}: give the module, or a tree of its parameters like φ, such "
-            "as dict(module.named_parameters())."
-        )
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in held for p in leaves):
-        raise MetastepError(
-            f"{type(optimizer).__name__} holds none of these parameters. Make it of the parameters of the module that "
-            "is adapted: ms.parameters(net).values() are the module's own."
-        )
-    return tree
-
-
-def _groups(optimizer: Optimizer, tree: Tree) -> list[dict[str, Any]]:
-    """The group of each parameter"""
-    of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    named = tree_flatten_with_path(tree)[0]
-    if missing := [path for path, p in named if id(p) not in of]:
-        raise NotOursError(f"the optimizer does not hold {listed(missing[:1])}")
-    return [of[id(p)] for _, p in named]
 
 
 def _by_schedule(optimizer: Optimizer, scheduler: Any, begin: int, tree: Tree) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from metastep.core.entrywise import (
     is_linear,
     root,
 )
-from metastep.core.from_torch import from_torch, to_torch
+from metastep.core.from_torch import from_torch
 from metastep.core.options import Bound
 from metastep.core.rates import rate_at
 from metastep.core.registry import register
+from metastep.core.torch_originals import to_torch
 from metastep.core.trees import Tree, is_number, tree_leaves, zeros_like
 from metastep.errors import MetastepError
 

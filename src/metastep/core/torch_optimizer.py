@@ -76,6 +76,8 @@ class TorchOptimizer(Value):
     @property
     def lr(self) -> Rate:
         """The learning rate, which Meta-SGD learns."""
+        if "lr" not in self.numbers:
+            raise MetastepError(f"{self!r} has no option lr that could be learned. Use another inner optimizer.")
         rates = {group.options["lr"] for group in self.groups}
         if "lr" not in self.overrides and len(rates) > 1:
             raise MetastepError(f"{self!r} has a learning rate for each group. Give one that is learned with lr=….")

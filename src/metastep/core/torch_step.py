@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metastep.core.following import CountedSlots, Following, States
 from metastep.core.recorded_numbers import Ledger, Number, UntraceableError
 from metastep.core.torch_state import Group, Member, Slots, count_of, is_torchs, layout_of, memory_of
-from metastep.core.traced_step import CountedSlots, Following, States, example, outside_of_transforms
+from metastep.core.traced_step import example, outside_of_transforms
 
 # Flags that say how the same step is computed.
 FLAGS = {"foreach": False, "fused": None, "capturable": False, "differentiable": False}

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from metastep.core.estimators import Estimate
-from metastep.core.from_torch import ours, to_torch
 from metastep.core.modules import draws_noise
 from metastep.core.optimizers import SGD, InnerOptimizer, State
 from metastep.core.problems import few_shot_of
+from metastep.core.torch_originals import ours, to_torch
 from metastep.core.trees import Tree, from_vector, map_tree, to_vector, tree_leaves, zeros_like
 from metastep.errors import MetastepError, NonFiniteError, first_line
 from metastep.step.capture import Unit, unit
