@@ -55,9 +55,19 @@ def by_gradient(subject: Subject, method: str, **options: Any) -> Step:
 
 Implementation = Callable[[Subject, str], Step]
 
+
+def by_jax(subject: Subject, method: str) -> Step:
+    """Return the same in JAX, if it is installed."""
+    from study.bench.implementations import jax_modules  # none of our requirements
+
+    return jax_modules.step(subject, method)
+
+
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "metastep": by_gradient,
     "metastep, task by task": partial(by_gradient, chunk_size=1),
+    "metastep compiled": partial(by_gradient, compile=True),
+    "JAX jit": by_jax,
 }
 
 

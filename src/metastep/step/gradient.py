@@ -313,11 +313,11 @@ class MetaGradient(Value, Checked):
     def engine(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Engine:
         """Choose what computes these tasks."""
         del meta
+        if self.compile and keep is None and start is None:
+            return Engine(self._run_compiled, _anything, self.path)
         engine = self._uncompiled(tasks, keep, start)
-        if self.compile and (keep is not None or start is not None):
+        if self.compile:
             engine = engine._replace(path=f"{engine.path}; not compiled: states are kept or given")
-        elif self.compile:
-            engine = engine._replace(run=partial(self._run_compiled, engine))
         self._ran[:] = [engine.path]
         return engine
 
@@ -329,10 +329,17 @@ class MetaGradient(Value, Checked):
         how = _chunks(self.chunk_size or at_once(tasks, task_count(tasks)))
         return Engine(partial(_from, run, start), _anything, f"autograd, {how}: {reason}")
 
-    def _run_compiled(self, eager: Engine, meta: Tree, tasks: Any) -> Estimate:
-        found = self.compiled(meta, tasks, lambda meta: eager.run(meta, tasks))
-        reason = self.compiled.reason
-        self._ran[:] = [f"{eager.path}; not compiled: {reason}" if reason else self.compiled.path]
+    def _run_compiled(self, meta: Tree, tasks: Any) -> Estimate:
+        paths: list[str] = []
+
+        def eager(meta: Tree) -> Estimate:
+            engine = self._uncompiled(tasks, None, None)
+            engine.require_values(meta, tasks)
+            paths.append(engine.path)
+            return engine.run(meta, tasks)
+
+        found, reason = self.compiled(meta, tasks, eager), self.compiled.reason
+        self._ran[:] = [f"{paths[0]}; not compiled: {reason}" if reason else self.compiled.path]
         return found
 
     @cached_property

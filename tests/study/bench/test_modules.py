@@ -51,7 +51,9 @@ def test_what_fails_or_differs_has_a_row_and_stops_nobody(tmp_path: Path, monkey
     for name, way in (("broken", broken), ("wrong", wrong)):
         monkeypatch.setitem(IMPLEMENTATIONS, name, way)
     path = tmp_path / "found.json"
-    assert not call("--only", "tiny", "--methods", "exact", "--pairs", 6, "--out", path).exit_code
+    ways = "metastep,broken,wrong"
+    found = call("--only", "tiny", "--methods", "exact", "--implementations", ways, "--pairs", 6, "--out", path)
+    assert not found.exit_code, found.output
     notes = {row["implementation"]: row["note"] for row in rows_of(path) if "ratio" not in row}
     assert notes == {"broken": "RuntimeError: no compiler", "wrong": "MetastepError: 10.0% off the loop by hand."}
     assert {row["implementation"] for row in rows_of(path) if "ratio" in row} >= {"metastep"}

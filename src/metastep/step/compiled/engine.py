@@ -106,17 +106,25 @@ class Compiled:
         before, began = generators(), time.perf_counter()
         try:
             found = self._found(meta, tasks)
-        except TooManyPlansError as error:
-            self.reason = str(error)
-        except Exception as error:  # tracers and compilers raise anything; what is wrong with the call comes again
-            self.reason = self._ended = _told(error)
-        if self.reason is not None:
-            set_generators(before)
-            return eager(meta)
+        except Exception as error:  # tracers and compilers raise anything
+            return self._instead(error, before, meta, eager)
         self._calls += 1
         if self._calls & (self._calls - 1):  # no power of two
             return found
         return self._compared(found, time.perf_counter() - began, before, meta, eager)
+
+    def _instead(self, error: Exception, before: Generators, meta: Tree, eager: Eager) -> Estimate:
+        self.reason = _told(error)
+        set_generators(before)
+        found = eager(meta)  # a call that is wrong itself raises here, and ends nothing
+        if not isinstance(error, TooManyPlansError):
+            self._end(self.reason)
+        return found
+
+    def _end(self, reason: str) -> None:
+        """Compute nothing by plans any more"""
+        self.reason = self._ended = reason
+        self._plans.clear()
 
     # ---- run
 
@@ -130,13 +138,16 @@ class Compiled:
     def _run(self, meta: Tree, tasks: Any) -> Estimate:
         (theta, nesting), (leaves, spec) = tree_flatten(meta), tree_flatten(tasks)
         theta, leaves = [x.detach() for x in theta], [x.detach() for x in leaves]
-        number, frozen, parts = task_count(tasks), self._frozen(), []
+        number, frozen, parts = leaves[0].shape[0], self._frozen(), []
         size = self._size(theta, leaves, number, tasks)
         with torch.no_grad():
             for i in range(0, number, size):
                 part = [x[i] for x in leaves] if size == 1 else [x[i : i + size] for x in leaves]
                 key = (nesting, spec, size == 1, _layouts(theta), _layouts(part), frozen, torch.get_num_threads())
-                plan = self._plans.get(key) or self._made(key, meta, tree_unflatten(part, spec), size > 1)
+                plan = self._plans.get(key)
+                if plan is None:
+                    task_count(tasks)  # looks whether they are tasks
+                    plan = self._plans[key] = self._made(meta, tree_unflatten(part, spec), size > 1)
                 parts.append(plan(theta, part))
             self.path = f"compiled, {_tasks(size)}"
             return _mean(parts, number, nesting)
@@ -148,13 +159,13 @@ class Compiled:
         one = sum(x.numel() for x in theta) + sum(x.numel() for x in leaves) // number
         return min(number, MAPPED) if one <= SMALL else 1
 
-    def _made(self, key: Any, meta: Tree, part: Any, mapped: bool) -> Plan:
+    def _made(self, meta: Tree, part: Any, mapped: bool) -> Plan:
         if len(self._plans) == PLANS:
             raise TooManyPlansError(
                 f"there are more than {PLANS} kinds of calls, which differ in shapes or in values that a loss reads"
             )
         before, began = generators(), time.perf_counter()
-        self._plans[key] = plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws)
+        plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws)
         set_generators(before)
         self._calls = 0
         self.cost = self.cost._replace(compiling=self.cost.compiling + time.perf_counter() - began)
@@ -173,7 +184,7 @@ class Compiled:
         error = difference(found, expected)
         if error <= tolerance_of(expected) or self._is_rounding(error, expected, before, meta, eager):
             return found
-        self.reason = self._ended = (
+        self._end(
             f"the result differed from autograd's by {error:.1e} at call {self._calls}. A trace freezes what a loss "
             "reads besides φ, θ and the task; put what changes into θ or the task"
         )
@@ -222,7 +233,7 @@ def _rounded(meta: Tree) -> Tree:
 
 def _unsuited(meta: Tree) -> str | None:
     """Why this call is not for a plan"""
-    if any(leaf.device.type != "cpu" for leaf in tree_leaves(meta)):
+    if tree_leaves(meta)[0].device.type != "cpu":
         return "plans are compiled for CPUs alone"
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
@@ -241,7 +252,7 @@ def _tasks(size: int) -> str:
 
 def _told(error: Exception) -> str:
     text = first_line(error)
-    return text if isinstance(error, UntraceableError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, UntraceableError | TooManyPlansError) else f"{type(error).__name__}: {text}"
 
 
 def _mean(parts: list[Found], number: int, nesting: Any) -> Estimate:

@@ -26,7 +26,6 @@ class Frozen:
 
     def __init__(self, *roots: Any) -> None:
         self._readers: list[Callable[[], Any]] = []
-        self._modules: list[nn.Module] = []
         seen: set[int] = set()
         rest = list(roots)
         while rest and len(seen) < _MOST:
@@ -37,11 +36,11 @@ class Frozen:
 
     def __call__(self) -> tuple[Any, ...]:
         """Return what is there now. Equal keys mean that a trace would be the same, as far as can be seen."""
-        return *(read() for read in self._readers), *(_of_module(part) for part in self._modules)
+        return tuple([read() for read in self._readers])
 
     def _add(self, found: Any) -> list[Any]:
         if isinstance(found, nn.Module):
-            self._modules += list(found.modules())
+            self._readers += [_reader_of(part) for part in found.modules()]
             return []
         if isinstance(found, FunctionType):
             return [*self._read(found.__closure__ or (), _of_cells), *self._read_globals(found), *_defaults(found)]
@@ -100,12 +99,12 @@ def _looks(value: Any) -> Any:
     return (type(value), value) if isinstance(value, _PLAIN) else id(value)
 
 
-def _of_module(part: nn.Module) -> tuple[Any, ...]:
+def _reader_of(part: nn.Module) -> Callable[[], Any]:
+    """What reads the plain attributes of a module, and which tensors, parts and hooks it has"""
     own = vars(part)
-    plain = [(name, value) for name, value in own.items() if isinstance(value, _PLAIN)]
-    kept = [id(x) for kind in ("_parameters", "_buffers", "_modules") for x in own[kind].values()]
-    hooks = [*own["_forward_hooks"], *own["_forward_pre_hooks"]]
-    return type(part), *plain, *kept, *hooks
+    names = [name for name, value in own.items() if isinstance(value, _PLAIN)]
+    kept = [own[kind] for kind in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")]
+    return lambda: (*map(own.get, names), *[tuple(map(id, each.values())) for each in kept])
 
 
 # ---- whether two functions are the same

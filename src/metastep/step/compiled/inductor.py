@@ -122,7 +122,7 @@ def cut(graph: GraphModule, outputs: int) -> tuple[GraphModule, GraphModule]:
 def interpreted(graph: GraphModule, examples: Sequence[Tensor], contiguous: int | None = None) -> Run:
     """Run a graph operator by operator; what inductor does is measured and tested against it."""
     del examples, contiguous
-    return lambda args: graph(*args)
+    return lambda args: graph.forward(*args)
 
 
 def built(graph: GraphModule, examples: Sequence[Tensor], contiguous: int | None = None) -> Run:

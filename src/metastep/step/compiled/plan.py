@@ -160,7 +160,7 @@ class Plan:
     def _begin(self, theta: Tensors, task: Tensors) -> tuple[Tensors, list[Tensors]]:
         """The state before the first window, and the batches of all windows; no more than views and copies mostly"""
         made = self._made
-        results = made.begin.graph(*theta, *task, *made.begin.held)
+        results = made.begin.graph.forward(*theta, *task, *made.begin.held)
         return [x.contiguous() for x in results[: made.states]], [[results[i] for i in b.places] for b in made.batches]
 
     def _judged(self, params: Tensors, theta: Tensors, task: Tensors) -> Judged:
@@ -174,7 +174,7 @@ class Plan:
         if not self._reached:
             return total
         along = [*along[: self._made.number], *self._memory] if self._cut else along
-        found = self._pull.graph(*theta, *task, *along, *self._pull.held)
+        found = self._pull.graph.forward(*theta, *task, *along, *self._pull.held)
         by_place = dict(zip(self._reached, found, strict=True))
         return [x + by_place[i] if i in by_place else x for i, x in enumerate(total)]
 
