@@ -1,6 +1,8 @@
 """What metastep raises: one message with the input, the reason and the remedy."""
 
 import errno
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -67,3 +69,11 @@ _REMEDIES = {
 def remedy_of(error: Exception, otherwise: str) -> str:
     """Return what helps if the system refuses to write, else `otherwise`."""
     return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called metastep, however deep inside it this is."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("metastep", "torch"):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, stacklevel=depth + 1)

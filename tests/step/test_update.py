@@ -130,7 +130,7 @@ def test_frozen_parts_of_theta_stay_and_do_not_count_in_the_norm() -> None:
     learned = [p for p in meta.values() if p.requires_grad]
     before = meta["0.bias"].clone()
     start = {name: p.detach().clone() for name, p in meta.items()}
-    found = ms.MetaStep(gradient_of(net), meta, SGD(meta.values(), 1.0, weight_decay=0.1), clip=0.01)(BATCHES[0])
+    found = ms.MetaStep(gradient_of(net), meta, SGD(learned, 1.0, weight_decay=0.1), clip=0.01)(BATCHES[0])
     assert torch.equal(meta["0.bias"], before)
     for p, name in zip(learned, (n for n, p in meta.items() if p.requires_grad), strict=True):
         p.grad = found.grad[name]
@@ -140,6 +140,23 @@ def test_frozen_parts_of_theta_stay_and_do_not_count_in_the_norm() -> None:
     for name, p in meta.items():
         if p.requires_grad:
             torch.testing.assert_close(start[name] - p.detach(), p.grad + 0.1 * start[name])
+
+
+def test_what_the_optimizer_holds_but_cannot_move_is_told() -> None:
+    """As a learned rate that was made without requires_grad"""
+    net = tanh_net()
+    meta = {"params": ms.parameters(net), "rates": torch.tensor(0.1, dtype=torch.float64)}
+    learned = ms.problems.accept_rates(ms.few_shot(net, nn.functional.mse_loss))
+    gradient = ms.MetaGradient(learned, ms.MAML(), ms.SGD(lr=lambda meta, step: meta["rates"]), steps=2)
+    with pytest.warns(
+        UserWarning, match=r"\['rates'\] of meta does not require grad, so the optimizer leaves it"
+    ) as told:
+        ms.MetaStep(gradient, meta, SGD(ms.trees.leaves(meta), 0.1))(BATCHES[0])
+    assert told[0].filename == __file__
+    assert meta["rates"] == 0.1
+    meta["rates"].requires_grad_()
+    ms.MetaStep(gradient, meta, SGD(ms.trees.leaves(meta), 0.1))(BATCHES[0])
+    assert meta["rates"] != 0.1
 
 
 def test_gradients_that_the_user_holds_are_left_alone() -> None:

@@ -1,6 +1,5 @@
 """Many tasks: stack them, count them, and check that their meta-gradient is finite."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.trees import Tree, map_tree, require_same, tree_leaves
 from metastep.core.windows import outer_value, task_gradient
-from metastep.errors import MetastepError, NonFiniteError
+from metastep.errors import MetastepError, NonFiniteError, warn
 
 ZERO = (
     "the meta-gradient is exactly 0: θ does not reach the outer loss by what this method differentiates. Look for a "
@@ -65,7 +64,7 @@ def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: 
     leaves = tree_leaves(estimate.grad)
     if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *leaves)):
         if not any(bool(leaf.any()) for leaf in leaves):
-            warnings.warn(ZERO, stacklevel=3)
+            warn(ZERO)
         return
     for i in range(task_count(tasks)):
         place = where_not_finite(estimator_of(i), meta, map_tree(lambda x, i=i: x[i], tasks))

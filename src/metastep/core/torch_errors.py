@@ -132,6 +132,11 @@ _REMEDIES = (
         "ms.apply(module, gradient.adapt(meta, task), x), and put what you collect into the task.",
     ),
     (
+        re.compile(r"passed to transform API must be Tensor, got <class '(?:\w+\.)*(?P<op>\w+)'>"),
+        "{op} was given or returned where a tensor is needed. θ, φ and tasks are trees of tensors: of a module, write "
+        "ms.parameters(module); of a number, torch.tensor(…).",
+    ),
+    (
         re.compile(r"(?:must be Tensor, not |invalid combination of arguments - got \()(?P<op>numpy\.ndarray|list)\b"),
         "{op} was given where a tensor is needed. Make tensors of the data first, with torch.as_tensor(…).",
     ),

@@ -16,7 +16,7 @@ from metastep.core.options import call_of
 from metastep.core.problems import FewShot
 from metastep.core.registry import named, names
 from metastep.core.trees import Tree, tree_leaves
-from metastep.errors import MetastepError, did_you_mean
+from metastep.errors import MetastepError, did_you_mean, warn
 
 STEP = "Write ms.MetaStep(gradient, meta, torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3))."
 USAGE = "Write ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=5)."
@@ -149,6 +149,11 @@ def require_step(meta: Tree, optimizer: Any) -> None:
         raise MetastepError(
             "the optimizer holds tensors that are not in meta, and would never move them. Give it "
             "ms.trees.leaves(meta), and no more; or freeze them with requires_grad_(False)."
+        )
+    if frozen := [i for i, leaf in enumerate(leaves) if id(leaf) in held and not leaf.requires_grad]:
+        warn(
+            f"{_names(meta, frozen)} of meta does not require grad, so the optimizer leaves it as it is. Call "
+            "requires_grad_() on what is to be learned; give the optimizer the rest of meta alone."
         )
 
 
