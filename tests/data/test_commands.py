@@ -15,6 +15,7 @@ from metastep.cli.data import app
 from metastep.cli.train import DEFAULT
 from metastep.cli.transfer import DEFAULT as TRANSFER_DEFAULT
 from metastep.data.registry import data_set, data_sets, load
+from metastep.data.sets.mnist import FILES
 from metastep.train.fewshot.presets import PRESETS
 from metastep.train.transfer.presets import PRESETS as TRANSFER_PRESETS
 from tests.data.helpers import write_classes
@@ -121,6 +122,41 @@ def test_what_cannot_be_shown_is_said_in_one_line(tmp_path: Path, elsewhere: Pat
         check_refused(run(*photos, "--queries", 1, "--out", out), f"{out}: cannot be written", ".png")
     assert list(elsewhere.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
+
+
+HUGE = str(10**18)
+
+
+def test_huge_numbers_are_refused_in_a_line(tmp_path: Path, elsewhere: Path) -> None:
+    photos = write_classes(tmp_path / "photos", dict.fromkeys("abcdefghijkl", 9))
+    for option in ("--ways", "--shots", "--queries", "--episodes"):
+        check_refused(run("show", "glyphs", option, HUGE), "a sheet of", "is too large. Lower episodes, ways")
+    for option in ("--ways", "--shots", "--queries"):
+        assert run("check", photos, option, HUGE).exit_code == 1
+    check_refused(run("show", "glyphs", "--seed", 2**64), "seed = ")
+    assert (
+        run("check", photos, "--transfer", "--size", HUGE, "--batch", HUGE).exit_code == 0
+    )  # nothing is made so large
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    check_refused(run("show", "omniglot", "--out", tmp_path / "absent" / "x.png"), "its folder does not exist")
+
+
+@pytest.mark.parametrize("command", [("check",), ("show",), ("check", "--transfer")])
+@pytest.mark.parametrize("name", ["stl10", "cifar100", "cub200", "mini_imagenet", "omniglot", "mnist", "cub"])
+def test_damaged_files_are_refused_in_a_line(command: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    for place in ("stl10_binary.tar.gz", "cifar-100-binary.tar.gz", "CUB_200_2011.tgz", "mini_imagenet.zip"):
+        (tmp_path / place).write_bytes(b"\x1f\x8b\x08damaged")
+    (tmp_path / "omniglot.npz").write_bytes(b"PK\x03\x04damaged")
+    (tmp_path / "mnist").mkdir()
+    for file in FILES:
+        (tmp_path / "mnist" / file).write_bytes(b"\0\0")
+    if command == ("show",):
+        command = ("show", "--out", str(tmp_path / "x.png"))
+    check_refused(run(command[0], name, *command[1:], "--data", tmp_path), str(tmp_path))
+    assert not (tmp_path / "x.png").exists()
 
 
 def test_numbers_below_one_are_refused() -> None:

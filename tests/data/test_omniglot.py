@@ -122,6 +122,12 @@ def test_omniglot_serves_transfer_too(pack: Path) -> None:
 
 
 @pytest.mark.usefixtures("tiny_split")
+def test_a_huge_size_is_refused(pack: Path) -> None:
+    with pytest.raises(DataError, match="GiB of memory"):
+        load("omniglot", pack, size=10**9).classes("train")
+
+
+@pytest.mark.usefixtures("tiny_split")
 def test_progress_counts_drawings_and_a_pack_has_nothing_to_report(official: Path, pack: Path) -> None:
     calls: list[tuple[int, int]] = []
     for root in (official, pack, official):  # the last time from the cache

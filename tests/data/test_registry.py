@@ -178,6 +178,12 @@ def test_a_plug_ins_data_set_needs_no_other_line(monkeypatch: pytest.MonkeyPatch
         register("dataset", "flowers")(Folder)
 
 
+@pytest.mark.parametrize("name", ["glyphs", "digits"])
+def test_a_huge_size_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match=r"pictures of .* GiB of memory\. Choose a smaller size"):
+        load(name, size=10**9).labelled()
+
+
 def test_two_data_sets_make_one(tmp_path: Path) -> None:
     write_classes(tmp_path, dict.fromkeys("abcdefghijkl", 2))
     data = load(f"{tmp_path}", size=28, test=f"{tmp_path}")

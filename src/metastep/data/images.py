@@ -124,14 +124,19 @@ def resized(pictures: Pixels, size: int) -> Pixels:
 
 
 def empty(number: int, channels: int, size: int) -> Pixels:
-    """Return room for so many pictures, if this computer has it."""
+    """Return room for so many pictures."""
+    require_room(number, channels, size)
+    return np.empty((number, channels, size, size), np.uint8)
+
+
+def require_room(number: int, channels: int, size: int) -> None:
+    """Require that this computer has memory for so many pictures."""
     needed, memory = number * channels * size * size, memory_bytes()
     if needed > memory:
         raise DataError(
             f"size = {size}: {number:,} pictures of {size}x{size} take {needed / 2**30:,.1f} GiB, and this computer "
             f"has {memory / 2**30:,.1f} GiB of memory. Choose a smaller size."
         )
-    return np.empty((number, channels, size, size), np.uint8)
 
 
 def memory_bytes() -> int:

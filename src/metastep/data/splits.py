@@ -64,7 +64,7 @@ def listed_classes(lists: Mapping[Part, Sequence[str]], names: Sequence[str], sp
     """Return which of the classes are a split's by published lists of names; `all` keeps their own order."""
     place = {name: i for i, name in enumerate(names)}
     listed = [name for part in PARTS for name in lists[part]]
-    if sorted(listed) != sorted(place):
+    if sorted(listed) != sorted(names):
         strange = min(set(listed).symmetric_difference(place), default="one that is listed twice")
         raise problem(strange, "is not in both the published lists and the data", "Get the data again")
     if split == "all":

@@ -12,7 +12,7 @@ from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import problem
 from metastep.data.files import fingerprint, first_existing, read_pack
-from metastep.data.images import open_picture
+from metastep.data.images import open_picture, require_room
 from metastep.data.listed import find_parts
 from metastep.data.pictures import Pictures, Pixels
 from metastep.data.progress import Progress, counted, silent
@@ -69,6 +69,7 @@ class Omniglot(ClassSplit):
             reason = f"holds {len(drawings.characters):,} Omniglot characters instead of {sum(SPLIT_SIZES):,}"
             raise problem(self.root, reason, "Get both official archives again")
         chosen = split_classes(SPLIT_SIZES, split)
+        require_room(len(chosen) * DRAWINGS, 1, self.size or SIZE)
         images = shrink(drawings.bits[chosen], self.size or SIZE)
         names = (f"{drawings.alphabets[i]}/{drawings.characters[i]}" for i in chosen)
         labels = np.arange(len(chosen)).repeat(DRAWINGS)
