@@ -22,14 +22,14 @@ from metastep.core.windows import Problem, Steps, inner_loop, task_gradient
 from metastep.errors import MetastepError
 
 
-def gradient_difference(problem: Problem, dynamics: InnerOptimizer, steps: Steps) -> Callable[[Tree, Any], Tensor]:
+def gradient_difference(problem: Problem, inner: InnerOptimizer, steps: Steps) -> Callable[[Tree, Any], Tensor]:
     """Measure how much the inner gradient changes from step to step: small where reusing a gradient is safe.
 
     The change is ‖∇L(φ_{t+1}) − ∇L(φ_t)‖ / ‖∇L(φ_{t+1})‖.
 
     Args:
         problem: What the inner loop solves.
-        dynamics: The inner optimizer.
+        inner: The inner optimizer.
         steps: Inner steps.
 
     Returns:
@@ -45,13 +45,13 @@ def gradient_difference(problem: Problem, dynamics: InnerOptimizer, steps: Steps
         >>> changes(ms.parameters(net), ms.Task(batch, batch)).shape
         torch.Size([4, 3])
     """
-    loop = inner_loop(problem, dynamics, steps)
+    loop = inner_loop(problem, inner, steps)
 
     def along(meta: Tree, task: Any) -> Tensor:
         state, changes = loop.begin(meta, task), []
         for window in loop.windows(task):
             before = task_gradient(window, state.params, meta)
-            state = dynamics.advance(state, before, meta, window.steps)
+            state = loop.inner.advance(state, before, meta, window.steps)
             after = task_gradient(window, state.params, meta)
             changes.append(relative_change(before, after))
         return torch.stack(changes)

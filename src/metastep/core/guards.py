@@ -182,7 +182,7 @@ def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class NoiseError(MetastepError, RuntimeError):
-    """So that who records a step calls it as it is, as where a recording fails otherwise"""
+    """Report that a recorded step draws noise. Whoever records it then falls back to calling it directly."""
 
 
 class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What every method is made of: four small parts, each of which a method may leave as it is."""
+"""The base of every method: four small parts. A method overrides those that it changes."""
 
 from collections.abc import Sequence
 from dataclasses import fields

@@ -63,7 +63,7 @@ def rates_of_leaves(rate: Rate, params: Tree) -> list[Any]:
 
 
 def at_step(rates: Tensor, step: Any) -> Tensor:
-    """Of rates for each step, those of one; steps are counted from 0, by a tensor if an optimizer's memory goes on"""
+    """Return the rates of one step, counted from 0. The count is a tensor if an optimizer's memory was continued."""
     if isinstance(step, int) and not (rates.dim() and step < len(rates)):
         raise MetastepError(
             f"rates {tuple(rates.shape)} for step {step}, counted from 0: each inner step needs one. Make meta with "

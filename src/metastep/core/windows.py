@@ -146,11 +146,11 @@ class InnerLoop(NamedTuple):
         return kept, state
 
 
-def inner_loop(problem: Problem, dynamics: InnerOptimizer, steps: Steps, window: Steps = 1) -> InnerLoop:
-    """Return the loop of `steps` steps, of which `window` at a time share a gradient."""
+def inner_loop(problem: Problem, inner: InnerOptimizer, steps: Steps, window: Steps = 1) -> InnerLoop:
+    """Return the loop of `steps` steps, in which each `window` of steps shares a gradient."""
     checks.require_problem(problem)
-    checks.require_dynamics(dynamics)
-    return InnerLoop(problem, dynamics, window_lengths(steps, window))
+    checks.require_dynamics(inner)
+    return InnerLoop(problem, inner, window_lengths(steps, window))
 
 
 def window_lengths(steps: Steps, window: Steps = 1) -> tuple[int, ...]:
