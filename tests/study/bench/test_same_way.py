@@ -1,4 +1,4 @@
-"""`metastep train`, `study bench` and the README's snippet make updates by the same code, and say so by the same path."""
+"""`metastep train`, `study bench` and the README's snippet make updates by the same code, and tell the same path."""
 
 from collections import Counter
 from copy import deepcopy
