@@ -1,6 +1,7 @@
 """`metastep data`: what data sets there are, what their episodes look like, what is wrong with a folder."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,12 +129,14 @@ def check(
     from metastep.data.registry import load
     from metastep.data.serving import described
 
-    with refusals(), progress_bar(f"checking {printable(name)}") as progress:
-        found = load(name, data, progress=progress)
+    with refusals():
+        found = load(name, data)
         if isinstance(found, Folder) and (transfer or has_parts(found.root)):
-            check_folder_for_transfer(found.root, size, batch, progress)
+            check_folder_for_transfer(found.root, size, batch)
         elif transfer or found.view == "labels":
-            typer.echo(described(found))
+            with progress_bar(f"checking {printable(name)}") as progress:
+                said = described(replace(found, progress=progress))
+            typer.echo(said)
         else:
             check_for_episodes(found, Episodes(ways, shots, queries))
 

@@ -1,27 +1,28 @@
 """Say what is wrong with a folder of pictures, and what it could serve."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from metastep.cli.common import plain_table
+from metastep.cli.common import plain_table, progress_bar
 from metastep.data.check import Finding, check_folder
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable
 from metastep.data.folder import Folder, has_parts
 from metastep.data.pictures import Labelled
-from metastep.data.progress import Progress
 from metastep.data.registry import DataSet
 from metastep.data.serving import Served, outlook, possible, served_by
 from metastep.data.splits import PARTS
 from metastep.errors import how_many
 
 
-def check_folder_for_transfer(folder: Path, size: int, batch: int, progress: Progress) -> None:
-    findings = check_folder(folder, progress=progress)
-    seen = outlook(folder, findings)
+def check_folder_for_transfer(folder: Path, size: int, batch: int) -> None:
+    with progress_bar(f"checking {printable(folder)}") as progress:
+        findings = check_folder(folder, progress=progress)
+        seen = outlook(folder, findings)
     _print_findings(findings, folder)
     if not isinstance(seen, str):
         _print_parts(seen.parts, "without what was found" if findings else "")
@@ -36,8 +37,9 @@ def check_folder_for_transfer(folder: Path, size: int, batch: int, progress: Pro
 
 def check_for_episodes(data: DataSet, episodes: Episodes) -> None:
     is_own = isinstance(data, Folder)
-    findings = check_folder(data.root, progress=data.progress) if is_own else []
-    served = served_by(data, episodes, findings)
+    with progress_bar(f"checking {printable(data.root if is_own else data.name)}") as progress:
+        findings = check_folder(data.root, progress=progress) if is_own else []
+        served = served_by(replace(data, progress=progress), episodes, findings)
     _print_findings(findings, data.root)
     queries = how_many(episodes.queries, "query", "queries")
     _print_served(served, f"{episodes.ways}-way {episodes.shots}-shot with {queries}?")
