@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 import metastep as ms
 from metastep.core.trees import Tree
-from metastep.step.compiled import engine
+from metastep.step.compiled import engine, plan
 from metastep.step.compiled.engine import Cost
 from metastep.step.compiled.inductor import Run, interpreted, unavailable
 from tests.core.helpers import by_autograd, case, relative_error
@@ -269,6 +269,33 @@ def test_a_compiling_gradient_is_a_value() -> None:
     assert repr(a) == "MetaGradient(few_shot(Linear, mse_loss), MAML(), SGD(lr=0.1), steps=2, compile=True)"
     _ = a.compiled
     assert pickle.loads(pickle.dumps(a)).compile
+
+
+def test_what_would_not_fit_into_memory_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MEMORY", 1000)
+    given, meta, tasks = case("regression")
+    gradient = compiling(given, ms.MAML(), SGD, steps=4)
+    assert is_right(gradient, meta, tasks)
+    assert gradient.path.endswith("not compiled: its windows would keep 0.0 GB, more than half of the memory")
+
+
+def test_a_call_that_is_wrong_itself_ends_nothing() -> None:
+    given, meta, tasks = case("regression")
+    gradient = compiling(given, ms.MAML(), SGD, steps=2)
+    with pytest.raises(ms.MetastepError):
+        gradient(meta, ms.Task(tasks.support, (tasks.query[0][:2], tasks.query[1])))
+    assert is_right(gradient, meta, tasks)
+    assert gradient.path == "compiled, 3 tasks at a time"
+
+
+def test_the_cost_of_compiling_is_estimated_without_compiling() -> None:
+    given, meta, tasks = case("regression")
+    cost = ms.MetaGradient(given, ms.MAML(), SGD, steps=8).compile_cost(meta, tasks)
+    assert cost.compiling > 10
+    assert 0 < cost.compiled < cost.eager
+    assert cost.calls == pytest.approx(cost.compiling / (cost.eager - cost.compiled))
+    with pytest.raises(ms.MetastepError, match="compile nothing: the method is not a sweep over windows"):
+        ms.MetaGradient(given, ms.FOMAML(), SGD, steps=8).compile_cost(meta, tasks)
 
 
 def test_when_compiling_pays() -> None:

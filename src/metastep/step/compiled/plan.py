@@ -1,5 +1,6 @@
 """A reverse sweep as a plan: two compiled functions for each kind of window, and a loop over lists of tensors."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from metastep.step.compiled.tracing import Functions
 from metastep.step.compiled.window import WindowKind, compiled_window
 
 KINDS = 4  # of windows: one whose batch holds numbers, or whose optimizer looks at the step, would be each its own
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")  # bytes
 
 Tensors = list[Tensor]
 
@@ -80,9 +82,15 @@ class Plan:
         state, batches = self._begin(made.theta, made.task)
         self._memory = [torch.zeros_like(x) for x in state[made.number :]]
         self._kinds = self._compiled_windows(state, batches)
+        _require_room(sum(kind.saved for kind in self._kinds[self._cut :]))
         self._ahead = [kind.ahead(count) for kind, count in zip(self._kinds, self._counts, strict=True)]
         self._outer = self._compiled_outer(state[: made.number])
         self._pull, self._reached = made.pull_begin(state)
+
+    @property
+    def nodes(self) -> int:
+        """Operations in the graphs of all kinds of windows: compiling takes time by their number."""
+        return sum({id(kind): kind.nodes for kind in self._kinds}.values())
 
     # ---- compile
 
@@ -186,6 +194,12 @@ class Plan:
         steps = range(first, first + sum(window.steps for window in self._made.batches))
         rows = [[rate_at(rate, meta, step) for step in steps] for rate in self._made.schedules]
         return [torch.tensor(row, dtype=torch.float64) for row in rows]
+
+
+def _require_room(size: int) -> None:
+    """Refuse to keep what would take more than half of the memory; autograd keeps less where it has to"""
+    if size > MEMORY / 2:
+        raise UntraceableError(f"its windows would keep {size / 1e9:.1f} GB, more than half of the memory")
 
 
 def _scaled(factor: Any, tensors: Tensors) -> Tensors:

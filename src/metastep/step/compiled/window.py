@@ -26,6 +26,7 @@ class WindowKind(NamedTuple):
         held: Tensors that the loss holds.
         draws: Random numbers that it draws.
         nodes: Operations in both graphs.
+        saved: Bytes that are kept for the way back.
         there: Computes the state after the window, and what is saved.
         inputs: Its inputs, among all that are given.
         back: Computes Λ before the window, of what is saved.
@@ -41,6 +42,7 @@ class WindowKind(NamedTuple):
     held: Tensors
     draws: list[Draw]
     nodes: int
+    saved: int
     there: Run
     inputs: list[int]
     back: Run
@@ -92,8 +94,9 @@ def compiled_window(k: int, before: tuple[Any, int], pair: Pair, given: Tensors,
     after, saved = results[: pair.states], results[pair.states :]
     pull = build(backward, [*saved, *[torch.zeros_like(after[i]) for i in along]], None)
     nodes = len(forward.graph.nodes) + len(backward.graph.nodes)
+    size = _bytes(saved, given[before[1] :])
     return WindowKind(
-        k, before, pair.memory, after, ahead, found.held, found.draws, nodes, run, inputs, pull, along, alive
+        k, before, pair.memory, after, ahead, found.held, found.draws, nodes, size, run, inputs, pull, along, alive
     )  # fmt: skip
 
 
@@ -104,3 +107,10 @@ def _drop_zeros(found: Traced, outputs: int) -> list[int]:
     alive = [i for i, result in enumerate(results[outputs:]) if result in by_along]
     set_outputs(found.graph, [*results[:outputs], *[results[outputs + i] for i in alive]])
     return alive
+
+
+def _bytes(saved: Tensors, given: Tensors) -> int:
+    """Of what was saved and is not there anyway"""
+    known = {x.untyped_storage().data_ptr() for x in given}
+    new = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
+    return sum(size for place, size in new.items() if place not in known)
