@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,7 +63,11 @@ def real_step(optimizer: Any, params: Params, grads: Any) -> None:
 
 
 def traces(inner: Any) -> int:
-    return sum(len(found) for found in inner._traces.values())
+    """How many there are of one shape, at most"""
+    count: Counter[Any] = Counter()
+    for (_, _, (own, *_), _), found in inner._traces.items():
+        count[own] += len(found)
+    return max(count.values())
 
 
 def follow(inner: Any, optimizer: Any, params: Params, steps: int = 10, scheduler: Any = None) -> ms.optimizers.State:
@@ -275,7 +280,7 @@ def test_the_meta_gradient_is_the_derivative(name: str) -> None:
     assert relative_error(found.grad, singly.grad) < 1e-10
     windows = ms.MetaGradient(problem, ms.MultiStep(window=4), gradient.inner, steps=6)
     assert relative_error(windows(meta, tasks).grad, by_autograd(windows, meta, tasks).grad) < 1e-10
-    assert all(len(found) <= 3 for found in gradient.inner._traces.values())
+    assert traces(gradient.inner) <= 3
 
 
 def test_no_gradient_at_all_leaves_the_derivative_finite() -> None:
@@ -466,6 +471,13 @@ class Remembering(Lion):
         return state["rate"]
 
 
+class Coupled(Lion):
+    """One parameter's step depends on another's gradient"""
+
+    def rate(self, group: Any, state: Any) -> Any:
+        return group["lr"] / torch.stack([p.grad.norm() for p in group["params"]]).norm()
+
+
 class Whole(Lion):
     def rate(self, group: Any, state: Any) -> Any:
         state["steps"] = state.get("steps", torch.zeros((), dtype=torch.int64)) + 1
@@ -494,8 +506,9 @@ def gradient_of_all(params: Params) -> Any:
 
 
 REFUSED: dict[Any, str] = {
-    Counting: "Counting cannot be an inner optimizer: its trace differs from its own steps by .* after [23] steps",
+    Counting: "Counting cannot be an inner optimizer: its trace differs from its own steps by .* after 1 step, so",
     Rooted: "Rooted cannot be an inner optimizer: its trace differs from its own steps",
+    Coupled: "Coupled cannot be an inner optimizer: its trace differs from its own steps",
     Noisy: "it draws random numbers",
     Deciding: "it decides by the values of tensors",
     Remembering: "its state of a parameter holds 'rate', a number that changes",

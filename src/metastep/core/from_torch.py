@@ -179,7 +179,8 @@ def _traced(optimizer: Optimizer, tree: Tree) -> TorchOptimizer:
     own = {name: value for name, value in vars(optimizer).items() if name not in _NOT_COPIED}
     # A stranger's may keep its parameters in an attribute, and must not write to them.
     attributes = own if is_torchs(type(optimizer)) else copy.deepcopy(own)
-    return TorchOptimizer(type(optimizer), attributes, tuple(groups), slots)
+    sizes = {path_of[id(p)]: p.shape for p in held}
+    return TorchOptimizer(type(optimizer), attributes, tuple(groups), slots, sizes)
 
 
 # ---- options that are replaced

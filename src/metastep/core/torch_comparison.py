@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metastep.core.torch_state import memory_of
 from metastep.core.trees import relative_change
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 STEPS = 8
 
 
-def differences(optimizer: "TorchOptimizer", params: list[Tensor]) -> Iterator[float]:
+def differences(optimizer: "TorchOptimizer", shapes: list[torch.Size]) -> Iterator[float]:
     """Return how far φ and the memory are from those of the original after each step, relative to their size.
 
-    It goes by the shapes of `params` alone, in double precision, with gradients that change their signs.
+    φ has these shapes and double precision, and the gradients change their signs.
     """
-    start = [torch.linspace(-1, 1, p.numel(), dtype=torch.float64, device=p.device).reshape(p.shape) for p in params]
+    start = [torch.linspace(-1, 1, shape.numel(), dtype=torch.float64).reshape(shape) for shape in shapes]
     own, state = [nn.Parameter(p.clone()) for p in start], optimizer.init(start)
     places = [[path[0].idx for path in group.paths] for group in optimizer.groups]
     groups = [g.options | {"params": [own[i] for i in of]} for g, of in zip(optimizer.groups, places, strict=True)]

@@ -45,6 +45,24 @@ from metastep.errors import MetastepError, first_line, how_many
 MOST = 8  # traces of one kind of call; torch.optim needs 3
 
 
+Values = tuple[Any, ...]  # the count of steps, and each option that was replaced
+
+
+class Numbers:
+    """What changes from step to step: the count of steps, and the options that were replaced."""
+
+    def __init__(self, step: Any, rates: list[Any]) -> None:
+        self._step, self._rates = step, rates
+        self._shared = None if any(isinstance(rate, list) for rate in rates) else (step, *rates)
+
+    def of(self, member: Member, missed: Any) -> Values:
+        """Return those of one parameter."""
+        if self._shared is not None and not member.behind and missed is None:
+            return self._shared
+        step = self._step - member.behind if missed is None else _seen(self._step - member.behind - missed)
+        return step, *(rate[member.leaf] if isinstance(rate, list) else rate for rate in self._rates)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchOptimizer(Value):
     """An optimizer of torch.optim, or of a third party. `from_torch` makes it.
@@ -58,6 +76,8 @@ class TorchOptimizer(Value):
     groups: tuple[Group, ...]
     slots: dict[Any, Slots]
     """The state that the optimizer has already, by paths."""
+    shapes: dict[Any, torch.Size]
+    """The shapes of its parameters, by paths."""
     overrides: dict[str, Rate] = field(default_factory=dict)
     """Options that are functions, tensors or trees, by names such as "lr" and "betas[0]"."""
     compared: bool = True
@@ -125,44 +145,49 @@ class TorchOptimizer(Value):
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
         """Take `steps` steps that share a gradient."""
         leaves, spec = tree_flatten(state.params)
-        grads, members = _grads(grad, state.params), self._members(state.params)
-        memory = list(state.memory)
+        grads, members, memory = _grads(grad, state.params), self._members(state.params), list(state.memory)
         for member in members:
             if grads[member.leaf] is None:
                 memory[member.leaf] = with_missed(memory[member.leaf], leaves[member.leaf], steps)
         moving = [member for member in members if grads[member.leaf] is not None]
-        shared = [grads[member.leaf] for member in moving]
         for i in range(steps):
-            values = self._values(meta, state.step + i, state.params, memory)
-            before = [leaves[m.leaf] for m in moving], [without_missed(memory[m.leaf]) for m in moving], shared
-            for member, p, slots in zip(moving, *self._step(moving, before, values), strict=True):
-                missed = {MISSED: memory[member.leaf][MISSED]} if MISSED in memory[member.leaf] else {}
-                leaves[member.leaf], memory[member.leaf] = p, slots | missed
+            numbers = Numbers(_seen(state.step + i), self._rates(meta, state.step + i, state.params))
+            ready: dict[Any, Any] = {}
+            for member in moving:
+                j = member.leaf
+                values = numbers.of(member, memory[j].get(MISSED))
+                leaves[j], memory[j] = self._step(member, leaves[j], memory[j], grads[j], values, ready)
         return State(tree_unflatten(leaves, spec), memory, state.step + steps)
 
-    def _step(self, members: list[Member], before: Any, values: dict[str, Any]) -> tuple[list[Tensor], list[Slots]]:
-        tensors, nesting = tree_flatten(before)
-        trace = self._trace(members, tensors, nesting, values)
-        after = trace(tensors, list(values.values()))
-        return without_derivative(self.kind.__name__, after) if trace.is_rounded else after  # type: ignore[no-any-return]
+    def _step(
+        self, member: Member, p: Tensor, memory: Slots, g: Tensor, values: Values, ready: dict[Any, Any]
+    ) -> tuple[Tensor, Slots]:
+        """ready: inputs that were made of numbers for another parameter"""
+        own = without_missed(memory)
+        tensors = [p, g, *own.values()]
+        trace = self._trace(member, tensors, tuple(own), values)
+        key = id(trace), id(values)
+        if key not in ready:
+            ready[key] = trace.ready(values)
+        p, after = trace(tensors, ready[key])
+        if trace.is_rounded:
+            p, after = without_derivative(self.kind.__name__, (p, after))
+        return p, after | {MISSED: memory[MISSED]} if MISSED in memory else after
 
-    def _values(self, meta: Tree, step: Any, params: Tree, memory: list[Slots]) -> dict[str, Any]:
-        """Return by name what changes from step to step: counts of steps, and options that were replaced."""
-        values: dict[str, Any] = {"step": _seen(step)}
-        values |= {f"step {i}": _seen(step - slots[MISSED]) for i, slots in enumerate(memory) if MISSED in slots}
+    def _rates(self, meta: Tree, step: Any, params: Tree) -> list[Any]:
+        """Each option that was replaced: a number, a tensor, or a list with one for each parameter"""
+        rates = []
         for name, rate in self.overrides.items():
             value = rate_at(rate, meta, step, f"{self.kind.__name__}: {name}", _bound(name))
-            if is_number(value) or isinstance(value, Tensor):
-                values[name] = value
-            else:
-                values |= {f"{name} {i}": own for i, own in enumerate(rates_of_leaves(value, params))}
-        return values
+            one = is_number(value) or isinstance(value, Tensor)
+            rates.append(value if one else rates_of_leaves(value, params))
+        return rates
 
     # ---- the traces
 
     @cached_property
     def _own(self) -> OwnStep:
-        return OwnStep(self.kind, self.attributes, self.groups, tuple(self.overrides), self.begin)
+        return OwnStep(self.kind, self.attributes, self.groups, tuple(self.overrides))
 
     @cached_property
     def _traces(self) -> dict[Any, list[Trace]]:
@@ -177,28 +202,30 @@ class TorchOptimizer(Value):
     def _is_strange(self) -> bool:
         return self.compared and not is_torchs(self.kind)
 
-    def _trace(self, members: list[Member], tensors: list[Tensor], nesting: Any, values: dict[str, Any]) -> Trace:
-        known = {name: None if isinstance(value, Tensor) else value for name, value in values.items()}
+    def _trace(self, member: Member, tensors: list[Tensor], slots: tuple[str, ...], values: Values) -> Trace:
         looks = tuple((x.shape, x.dtype, x.device) for x in tensors)
-        key = tuple(m.leaf for m in members), nesting, looks, tuple((n, v is None) for n, v in known.items())
+        key = member.group, slots, looks, tuple(isinstance(value, Tensor) for value in values)
         traces = self._traces.setdefault(key, [])
         for trace in traces:
-            if trace.holds(list(values.values())):
+            if trace.holds(values):
                 return trace
         if len(traces) == MOST:
             raise self._refused(f"it takes another way through its code after {MOST} others")
-        traces.append(self._new_trace(members, tensors, nesting, known))
+        traces.append(self._new_trace(member, tensors, slots, values))
         return traces[-1]
 
-    def _new_trace(self, members: list[Member], tensors: list[Tensor], nesting: Any, known: dict[str, Any]) -> Trace:
-        def step(ledger: Ledger, given: list[Tensor]) -> Any:
-            return self._own(ledger, members, *tree_unflatten(given, nesting))
+    def _new_trace(self, member: Member, tensors: list[Tensor], slots: tuple[str, ...], values: Values) -> Trace:
+        known = {
+            n: None if isinstance(x, Tensor) else x for n, x in zip(("step", *self.overrides), values, strict=True)
+        }
 
-        params = tree_unflatten(tensors, nesting)[0]
+        def step(ledger: Ledger, given: list[Tensor]) -> Any:
+            p, g, *memory = given
+            return self._own(ledger, member, p, dict(zip(slots, memory, strict=True)), g)
+
         try:
             if self._is_strange and not any(self._traces.values()):
-                self._require_original(members, params)
-            self._own.learn_layouts(Ledger(known), members, params)
+                self._require_original()
             trace = traced(step, tensors, known)
             if self._is_strange:
                 require_inputs(trace, traced(step, tensors, {name: _another(name, x) for name, x in known.items()}))
@@ -206,18 +233,19 @@ class TorchOptimizer(Value):
         except Exception as error:  # an optimizer's code may raise anything when it is traced
             raise self._refused(first_line(error)) from error
 
-    def _require_original(self, members: list[Member], params: list[Tensor]) -> None:
-        """Compare the trace with the optimizer's own steps, from its first one, with its own options."""
-        used = sorted({member.group for member in members})
-        paths: list[Any] = [[(SequenceKey(i),) for i, m in enumerate(members) if m.group == n] for n in used]
-        groups = tuple(Group(self.groups[n].options, tuple(own)) for n, own in zip(used, paths, strict=True))
-        plain = replace(self, groups=groups, slots={}, overrides={}, compared=False)
+    def _require_original(self) -> None:
+        """Compare the traces with the optimizer's own steps, from its first one, with its own options."""
+        groups, shapes = [], list(self.shapes.items())
+        for options, paths in self.groups:
+            own = [i for i, (path, _) in enumerate(shapes) if path in paths]
+            groups.append(Group(options, tuple((SequenceKey(i),) for i in own)))
+        plain = replace(self, groups=tuple(groups), slots={}, overrides={}, compared=False)
         with outside_of_transforms():
-            for step, difference in enumerate(differences(plain, params), start=1):
+            for step, difference in enumerate(differences(plain, [shape for _, shape in shapes]), start=1):
                 if not difference < 1e-9:
                     raise MetastepError(
                         f"its trace differs from its own steps by {difference:.1e} after {how_many(step, 'step')}, so "
-                        "it may keep something outside of its parameters' state"
+                        "it may keep something outside of its parameters' state, or mix parameters"
                     )
 
     def _refused(self, why: str) -> MetastepError:
@@ -242,7 +270,12 @@ class TorchOptimizer(Value):
     def _bind(self, params: Tree) -> list[Member]:
         group_of = {path: i for i, group in enumerate(self.groups) for path in group.paths}
         paths: list[Any] = [path for path, _ in tree_flatten_with_path(params)[0]]
-        members = [Member(i, group_of[p], self.slots.get(p, {})) for i, p in enumerate(paths) if p in group_of]
+        slots = [self.slots.get(path, {}) for path in paths]
+        members = [
+            Member(i, group_of[path], own, self.begin - count_of(own))
+            for i, (path, own) in enumerate(zip(paths, slots, strict=True))
+            if path in group_of
+        ]
         if not members:
             raise MetastepError(
                 f"{self!r} holds no parameter of φ: its parameters are {listed(group_of)}, those of φ {listed(paths)}. "

@@ -26,6 +26,8 @@ class Member(NamedTuple):
     leaf: int
     group: int
     slots: Slots
+    behind: int
+    """How many steps it has missed of those that the optimizer has taken."""
 
 
 def is_torchs(kind: type[torch.optim.Optimizer]) -> bool:

@@ -41,9 +41,12 @@ class Trace(NamedTuple):
     def holds(self, values: Sequence[Any]) -> bool:
         return tuple(map(bool, self.ask(*values))) == self.answers
 
-    def __call__(self, tensors: list[Tensor], values: Sequence[Any]) -> Any:
-        given = [put(value) for put, value in zip(self.inputs, self.numbers(*values), strict=True)]
-        return tree_unflatten(self.graph(*tensors, *given), self.spec)
+    def ready(self, values: Sequence[Any]) -> list[Any]:
+        """Return what the graph takes for these numbers."""
+        return [put(value) for put, value in zip(self.inputs, self.numbers(*values), strict=True)]
+
+    def __call__(self, tensors: list[Tensor], ready: list[Any]) -> Any:
+        return tree_unflatten(self.graph(*tensors, *ready), self.spec)
 
 
 class Input(NamedTuple):
