@@ -1,7 +1,10 @@
 """The laws of everything that is registered; a new entry is tested by existing."""
 
+from pathlib import Path
+
 import pytest
 
+import metastep
 from metastep.core.registry import named, names
 from tests.core import laws
 
@@ -53,3 +56,13 @@ def test_a_curvature_is_right_on_a_quadratic(name: str) -> None:
 @over_curvatures
 def test_a_curvature_gives_zero_for_zero(name: str) -> None:
     laws.curvature_gives_zero_for_zero(name)
+
+
+def test_an_optimizer_is_named_in_one_file() -> None:
+    """Besides the lists of public names, and the configuration of jobs"""
+    source = Path(metastep.__file__).parent
+    files = [path.relative_to(source) for kind in ("*.py", "*.pyi") for path in source.rglob(kind)]
+    named_in = {str(path) for path in files if "rmsprop" in (source / path).read_text().lower()}
+    assert {path for path in named_in if not path.startswith("train/")} == {
+        "__init__.py", "__init__.pyi", "core/optimizers.py",
+    }  # fmt: skip

@@ -39,10 +39,10 @@ class InnerOptimizer(Protocol):
 
     A class may say more of itself. If `advance` is linear in state and gradient, a method
     `is_linear(state, meta, steps)` that returns True spares the sweep from storing anything but φ. `original` is the
-    torch.optim class that it equals option by option. `entrywise = True` says that a step of an entry depends on no
-    other entry, so that many tasks may be one tensor. `keeps` says that `Reptile(keep_memory=True)` may carry the
-    memory from task to task: "memory" if it holds all that the next task must know, and "moments" for Adam, whose
-    bias correction depends on the step too.
+    torch.optim class that it equals option by option, and `slots` what that class calls its memory. `entrywise = True`
+    says that a step of an entry depends on no other entry, so that many tasks may be one tensor. `keeps` says that
+    `Reptile(keep_memory=True)` may carry the memory from task to task: "memory" if it holds all that the next task must
+    know, and "moments" for Adam, whose bias correction depends on the step too.
 
     Example:
         >>> import metastep as ms

@@ -39,9 +39,9 @@ def from_torch(
 ) -> InnerOptimizer:
     """Return an optimizer of torch.optim, or of a third party, as an inner optimizer.
 
-    It begins with the optimizer's own state, and leaves the optimizer as it is. SGD, Adam, AdamW and RMSprop become
-    metastep's own where these are equal. The step of any other is traced. A third party's is first compared with the
-    original over 8 steps. Parameters of φ that the optimizer does not hold stay as they are.
+    It begins with the optimizer's own state, and leaves the optimizer as it is. The original of a registered optimizer
+    becomes that one, where the two are equal. The step of any other is traced. A third party's is first compared with
+    the original over 8 steps. Parameters of φ that the optimizer does not hold stay as they are.
 
     Args:
         optimizer: The optimizer.

@@ -39,6 +39,7 @@ __all__ = [
     "AdamW",
     "InnerOptimizer",
     "RMSprop",
+    "Rate",
     "State",
     "StepFunction",
     "clipped",
@@ -72,6 +73,7 @@ class SGD(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
+    slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     entrywise: ClassVar[bool] = True
     numbers = ("lr", "momentum", "weight_decay", "dampening")
     lr: Rate
@@ -144,6 +146,7 @@ class Adam(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
+    slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     entrywise: ClassVar[bool] = True
     keeps: ClassVar[str] = "moments"
     numbers = ("lr", "betas", "eps", "weight_decay")
@@ -211,6 +214,7 @@ class RMSprop(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
+    slots: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer")
     entrywise: ClassVar[bool] = True
     keeps: ClassVar[str] = "memory"
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")

@@ -1,4 +1,4 @@
-"""SGD, Adam, AdamW and RMSprop of torch.optim as metastep's own, and back."""
+"""Optimizers of torch.optim that are the `original` of a registered one: as metastep's own, and back."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -15,11 +15,6 @@ from metastep.core.trees import Tree, is_number, map_tree, require_same, tree_fl
 from metastep.core.value import Value
 from metastep.errors import MetastepError, how_many
 
-_SLOTS: dict[type[Optimizer], tuple[str, ...]] = {  # what torch.optim calls the memory; AdamW is a kind of Adam
-    torch.optim.SGD: ("momentum_buffer",),
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
-    torch.optim.RMSprop: ("square_avg", "momentum_buffer"),
-}
 _UNSUPPORTED = ("maximize", "amsgrad", "centered")
 
 
@@ -32,18 +27,19 @@ def ours(optimizer: Optimizer, parameters: Tree) -> tuple[Any, State]:
 
     The state is copied, so that nothing is shared.
     """
-    kind, groups = _kind(optimizer), _groups(optimizer, parameters)
+    kind, groups = _equal_of(optimizer), _groups(optimizer, parameters)
     for group in groups:
         if wrong := [option for option in _UNSUPPORTED if group.get(option)]:
             raise NotOursError(f"{kind.__name__} with {wrong[0]}=True is none of metastep's own")
     options = [plain_options(group) for group in groups]
     if len({tuple(group.get(flag) for flag in ("nesterov", "decoupled_weight_decay")) for group in options}) > 1:
         raise NotOursError(f"parameter groups of {kind.__name__} differ in a flag")
-    is_adamw = options[0].get("decoupled_weight_decay")
-    cls = registry.named("optimizer", "adamw" if is_adamw else kind.__name__.lower())
+    decoupled = options[0].get("decoupled_weight_decay")  # Adam with this flag is AdamW
+    alike = (each for each in _with_slots() if each.slots == kind.slots)
+    cls = next(each for each in alike if getattr(each, "decoupled_weight_decay", None) == decoupled)
     inner = cls(**{field.name: _option([group[field.name] for group in options], parameters) for field in fields(cls)})
     momenta = [group.get("momentum") for group in options]
-    return inner, _state(optimizer, parameters, inner, _SLOTS[kind], [m == 0 for m in momenta])
+    return inner, _state(optimizer, parameters, inner, [m == 0 for m in momenta])
 
 
 def _option(values: list[Any], tree: Tree) -> Any:
@@ -56,12 +52,12 @@ def _option(values: list[Any], tree: Tree) -> Any:
     return map_tree(lambda p: next(leaves), tree)
 
 
-def _state(optimizer: Optimizer, parameters: Tree, inner: Any, slots: tuple[str, ...], momentless: list[bool]) -> State:
+def _state(optimizer: Optimizer, parameters: Tree, inner: Any, momentless: list[bool]) -> State:
     """momentless: parameters that have no memory in SGD, where others have one; here it is there and not used"""
-    leaves = tree_leaves(parameters)
+    leaves, slots = tree_leaves(parameters), inner.slots
     stored = [optimizer.state.get(p, {}) for p in leaves]
     taken = [int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for s in stored]
-    without = momentless if slots == _SLOTS[torch.optim.SGD] else [False] * len(leaves)
+    without = momentless if slots == ("momentum_buffer",) else [False] * len(leaves)
     counted = [n for n, is_without in zip(taken, without, strict=True) if not is_without] or taken
     if len(set(counted)) > 1:
         raise NotOursError("its parameters have taken different numbers of steps")
@@ -85,7 +81,7 @@ def to_torch(state: State, optimizer: Optimizer, parameters: Any) -> None:
 
     Args:
         state: Where an inner optimizer stands.
-        optimizer: An SGD, Adam, AdamW or RMSprop of torch.optim, or the kind that the state was made with.
+        optimizer: One of torch.optim that a registered optimizer equals, of the kind that the state was made with.
         parameters: The module whose parameters it holds, or a tree of them like φ.
 
     Raises:
@@ -114,21 +110,30 @@ def _slots_of(state: State, optimizer: Optimizer, i: int) -> dict[str, Any]:
     """The state of one parameter, as torch.optim names it"""
     if isinstance(state.memory, list):
         raise MetastepError(
-            f"a state of {type(optimizer).__name__} that was traced cannot be written back, only one of SGD, Adam, "
-            "AdamW and RMSprop. Copy φ from state.params, and the memory from state.memory."
+            f"a state of {type(optimizer).__name__} that was traced cannot be written back, only one of {_names()}. "
+            "Copy φ from state.params, and the memory from state.memory."
         )
-    slots = _SLOTS[_kind(optimizer)]
+    slots = _equal_of(optimizer).slots
     own = {slot: tree_leaves(tree)[i].detach().clone() for slot, tree in zip(slots, state.memory, strict=False)}
     return own if slots[0] == "momentum_buffer" else own | {"step": torch.tensor(float(state.step))}
 
 
-def _kind(optimizer: Optimizer) -> type[Optimizer]:
-    for kind in _SLOTS:
-        if isinstance(optimizer, kind) and is_torchs(type(optimizer)):  # not a subclass with steps of its own
+def _with_slots() -> list[Any]:
+    """Return the registered optimizers that say what their original calls its memory."""
+    kinds = (registry.named("optimizer", name) for name in registry.names("optimizer"))
+    return [kind for kind in kinds if hasattr(kind, "slots") and hasattr(kind, "original")]
+
+
+def _names() -> str:
+    return ", ".join(kind.__name__ for kind in _with_slots())
+
+
+def _equal_of(optimizer: Optimizer) -> Any:
+    """Return the class of ours whose original this is, not a subclass with steps of its own."""
+    for kind in _with_slots():
+        if isinstance(optimizer, kind.original) and is_torchs(type(optimizer)):
             return kind
-    raise NotOursError(
-        f"{type(optimizer).__name__} is none of metastep's own, which are SGD, Adam, AdamW and RMSprop of torch.optim"
-    )
+    raise NotOursError(f"{type(optimizer).__name__} is none of metastep's own, which are {_names()} of torch.optim")
 
 
 def _groups(optimizer: Optimizer, tree: Tree) -> list[dict[str, Any]]:
