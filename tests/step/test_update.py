@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten
 
 import metastep as ms
 from metastep.errors import MetastepError, NonFiniteError
+from metastep.step.captured_update import why_not_functional
 from tests.core.helpers import relative_error
 from tests.step.helpers import each, gradient_of, grads_of, loss_by_hand, some_tasks, tanh_net, values_of
 
@@ -140,6 +141,21 @@ def test_frozen_parts_of_theta_stay_and_do_not_count_in_the_norm() -> None:
     for name, p in meta.items():
         if p.requires_grad:
             torch.testing.assert_close(start[name] - p.detach(), p.grad + 0.1 * start[name])
+
+
+def test_one_tensor_in_two_places_of_theta() -> None:
+    problem = ms.Problem(
+        lambda meta, task: torch.zeros((), dtype=torch.float64),
+        ms.every_window(lambda p, meta, batch: (p - batch).square() * meta["a"].exp() + meta["b"] * p.square()),
+        lambda p, meta, task: (p - task.query).square(),
+    )
+    gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=3)
+    tasks = ms.Task(torch.linspace(0, 1, 4).double(), torch.linspace(1, 2, 4).double())
+    tied = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    apart = gradient({"a": tied, "b": tied}, tasks).grad
+    ms.MetaStep(gradient, {"a": tied, "b": tied}, SGD([tied], 1.0))(tasks)
+    torch.testing.assert_close(tied.detach(), 0.3 - apart["a"] - apart["b"])
+    assert why_not_functional({"a": tied, "b": tied}, SGD([tied], 1.0)) == "a tensor stands in several places of meta"
 
 
 def test_what_the_optimizer_holds_but_cannot_move_is_told() -> None:

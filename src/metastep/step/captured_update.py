@@ -186,6 +186,8 @@ def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -
 def why_not_functional(meta: Tree, optimizer: Optimizer) -> str | None:
     """Return why the optimizer's step cannot be a function of one vector, or None if it can."""
     leaves = {str(i): leaf for i, leaf in enumerate(tree_leaves(meta))}
+    if len({id(leaf) for leaf in leaves.values()}) < len(leaves):
+        return "a tensor stands in several places of meta"
     if len({leaf.dtype for leaf in leaves.values()}) > 1 or not all(leaf.requires_grad for leaf in leaves.values()):
         return "tensors of meta differ in precision, or some are frozen"
     try:

@@ -211,8 +211,10 @@ class EagerUpdate:
         tasks = step.draw(number) if step.draw else tasks
         local, broken = _local(step.gradient, step.meta, tasks)
         found = over_ranks(step.ranks, local, tasks)
-        pairs = zip(tree_leaves(step.meta), tree_leaves(found.grad), strict=True)
-        moved = {leaf: grad for leaf, grad in pairs if leaf.requires_grad}
+        moved: dict[Tensor, Tensor] = {}
+        for leaf, grad in zip(tree_leaves(step.meta), tree_leaves(found.grad), strict=True):
+            if leaf.requires_grad:  # a tensor may stand in several places of θ
+                moved[leaf] = moved[leaf] + grad if leaf in moved else grad
         length = norm(list(moved.values()))
         if not torch.isfinite(length + found.loss):
             raise NonFiniteError(f"update {number + 1}: {broken or ELSEWHERE}")
