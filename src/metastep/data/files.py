@@ -1,8 +1,10 @@
 """Files on disk, read with care: no hanging on pipes or link loops, no surprise of a gigabyte in memory."""
 
 import errno
+import gzip
 import hashlib
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -40,6 +42,19 @@ def read_pack(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
         raise problem(path, f"is another kind of pack ({error})", "Check the file") from error
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, TypeError) as error:
         raise problem(path, f"is no .npz pack, or it is cut short ({error})", "Copy it again") from error
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read an array of bytes in MNIST's format, packed or not: a magic number, its sizes, its bytes."""
+    try:
+        data = read_bytes(path)
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        magic, *sizes = struct.unpack_from(f">{1 + dimensions}I", data)
+        if magic != 0x0800 + dimensions:
+            raise ValueError(f"it begins with {magic}")
+        return np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions)).reshape(sizes)
+    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
+        raise problem(path, f"is no idx file, or it is cut short ({error})", "Get it again") from error
 
 
 def exists(path: Path) -> bool:

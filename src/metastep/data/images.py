@@ -1,7 +1,6 @@
 """Image files of any kind as bytes of one size and channel number; damaged files are refused by name."""
 
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from io import BytesIO
@@ -59,25 +58,15 @@ def require_place(path: Path) -> None:
 def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture whole or not at all; what was there before stays if it cannot be written."""
     require_place(path)
-    draft = None
+    draft = path.with_name(f".writing-{os.getpid()}-{path.name}")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
-            draft = Path(file.name)
+        with draft.open("xb") as file:
             picture.save(file, format=Image.registered_extensions()[path.suffix.lower()])
-        draft.chmod(0o666 & ~_umask())
         draft.replace(path)
-    except (OSError, ValueError, KeyError) as error:
-        if draft is not None:
-            draft.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        draft.unlink(missing_ok=True)
         remedy = remedy_of(error, "Name a .png file in a folder that exists")
         raise problem(path, f"cannot be written ({error})", remedy) from error
-
-
-def _umask() -> int:
-    """What a file made here may not be; temporary ones are the owner's alone"""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:

@@ -19,6 +19,6 @@ class FashionMNIST(MNIST):
         "8d4fb7e6c68d591d4c3dfef9ec88bf0d 25c81989df183df01b3e8a0aad5dffbe "
         "bef4ecab320f06d8554ea6380940ec79 bb300cfdad3c16e7a12a480ee83cd310",
     )
-    classes_in_words = (
+    kinds = (
         "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
     )  # fmt: skip

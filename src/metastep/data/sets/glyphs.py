@@ -9,11 +9,11 @@ is another character.
 """
 
 import unicodedata
-from itertools import pairwise
 
 import numpy as np
 
 from metastep.core.registry import register
+from metastep.data.cache import Arrays
 from metastep.data.files import ASSETS, read_pack
 from metastep.data.images import resized
 from metastep.data.pictures import Labelled, Pictures
@@ -48,19 +48,23 @@ class Glyphs(DataSet):
 
     def read_classes(self, split: Split) -> Pictures:
         """In the order of SCRIPTS and of their code points"""
-        return self._of({script for part in parts_of(split) for script in SCRIPTS[part]}, 0, TRAIN + CHOICES + 3)
+        scripts = {script for part in parts_of(split) for script in SCRIPTS[part]}
+        return self._of(_asset(), scripts, slice(None))
 
     def read_labelled(self, seed: int) -> Labelled:
         del seed
-        ends = pairwise((0, TRAIN, TRAIN + CHOICES, TRAIN + CHOICES + 3))
-        train, val, test = (self._of(set(LETTERS), start, end) for start, end in ends)
+        glyphs, parts = _asset(), (slice(TRAIN), slice(TRAIN, TRAIN + CHOICES), slice(TRAIN + CHOICES, None))
+        train, val, test = (self._of(glyphs, set(LETTERS), part) for part in parts)
         return Labelled(train, val, test, f"{CHOICES} drawings of each character")
 
-    def _of(self, scripts: set[str], start: int, end: int) -> Pictures:
-        glyphs = read_pack(FILE, ("images", "points", "scripts"))
+    def _of(self, glyphs: Arrays, scripts: set[str], drawings: slice) -> Pictures:
         chosen = np.array([script in scripts for script in ORDER])[glyphs["scripts"]]
-        rows = glyphs["images"][chosen, start:end]
+        rows = glyphs["images"][chosen, drawings]
         names = (f"U+{point:04X} {unicodedata.name(chr(point))}" for point in glyphs["points"][chosen])
         groups = (ORDER[index] for index in glyphs["scripts"][chosen])
         labels = np.arange(len(rows)).repeat(rows.shape[1])
         return Pictures.of(resized(rows.reshape(-1, *rows.shape[2:]), self.size or SIDE), labels, names, groups)
+
+
+def _asset() -> Arrays:
+    return read_pack(FILE, ("images", "points", "scripts"))

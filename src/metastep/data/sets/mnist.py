@@ -1,17 +1,12 @@
 """MNIST: 60,000 handwritten digits to train on and 10,000 to test, 28x28 (LeCun, Cortes and Burges)."""
 
-import gzip
-import struct
-import zlib
 from pathlib import Path
 from typing import ClassVar
-
-import numpy as np
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
-from metastep.data.files import read_bytes
+from metastep.data.files import read_idx
 from metastep.data.images import resized
 from metastep.data.listed import find_parts
 from metastep.data.official import Half, PictureSplit, arrays_of
@@ -41,7 +36,7 @@ class MNIST(PictureSplit):
         "f68b3c2dcbeaaa9fbdd348bbdeb94873 d53e105ee54ea40749a09fcbcd1e9432 "
         "9fb629c4189551a2d022fa330f9573f3 ec29112dd5afa0611ce80d1b7f02629c",
     )
-    classes_in_words: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    kinds: ClassVar[tuple[str, ...]] = tuple("0123456789")
     side, channels = 28, 1
     counts = (55_000, 5_000, 10_000)
 
@@ -51,25 +46,12 @@ class MNIST(PictureSplit):
         return find_parts(root, cls.folders, *((f"{name}.gz", name) for name in FILES))
 
     def read(self, files: tuple[Path, ...], size: int) -> Arrays:
-        train, test = (_part(files[i], files[i + 1], size) for i in (0, 2))
-        return arrays_of(train, test, self.classes_in_words)
+        train, test = (_half(files[i], files[i + 1], size) for i in (0, 2))
+        return arrays_of(train, test, self.kinds)
 
 
-def _part(images: Path, labels: Path, size: int) -> Half:
-    pixels, numbers = _idx(images, 3), _idx(labels, 1)
+def _half(images: Path, labels: Path, size: int) -> Half:
+    pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
     if len(pixels) != len(numbers) or numbers.max(initial=0) > 9:
         raise problem(labels, "has other labels than the pictures beside it", "Get it again")
     return resized(pixels[:, None], size), numbers
-
-
-def _idx(path: Path, dimensions: int) -> np.ndarray:
-    """An array of bytes: a magic number, its sizes, its bytes"""
-    try:
-        data = read_bytes(path)
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-        magic, *sizes = struct.unpack_from(f">{1 + dimensions}I", data)
-        if magic != 0x0800 + dimensions:
-            raise ValueError(f"it begins with {magic}")
-        return np.frombuffer(data, np.uint8, offset=4 * (1 + dimensions)).reshape(sizes)
-    except (OSError, EOFError, zlib.error, struct.error, ValueError) as error:
-        raise problem(path, f"is no idx file, or it is cut short ({error})", "Get it again") from error
