@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from metastep.core.clipping import Clipped
 from metastep.core.entrywise import Entrywise, InnerOptimizer, State
+from metastep.core.inner_clipping import Clipped
 from metastep.core.rates import Rate
 from metastep.core.torch_optimizer import TorchOptimizer
 from metastep.core.torch_originals import Continuing, NotOursError, ours, parameters_of

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from metastep.core.checks import require_memory, require_moved, require_takes
-from metastep.core.clipping import clipped
 from metastep.core.entrywise import (
     Entrywise,
     InnerOptimizer,
@@ -26,6 +25,7 @@ from metastep.core.entrywise import (
     root,
 )
 from metastep.core.from_torch import from_torch
+from metastep.core.inner_clipping import clipped
 from metastep.core.options import Bound
 from metastep.core.rates import rate_at
 from metastep.core.registry import register
