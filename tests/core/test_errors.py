@@ -81,7 +81,7 @@ class Looking(nn.Module):
 
 
 def mapped(net: nn.Module) -> Any:
-    return gradient_of(ms.few_shot(net, F.mse_loss))(net, TASKS)
+    return gradient_of(ms.few_shot(net, F.mse_loss), chunk_size=3)(net, TASKS)
 
 
 def looking(look: Callable[[torch.Tensor], Any]) -> Any:
@@ -402,16 +402,20 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["unsigned char", "bytes of pictures by 255"],
     ),
     "a checkpointed module": (
-        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False)), ["save_on_cpu", "chunk_size=1"]
+        lambda: of_module(lambda layer, x: checkpoint(layer, x, use_reentrant=False), chunk_size=3),
+        ["save_on_cpu", "chunk_size=1"],
     ),
     "a reentrant one": (
         lambda: of_module(lambda layer, x: checkpoint(nn.Tanh(), layer(x), use_reentrant=True), chunk_size=1),
         ["use_reentrant=False", "gradient_checkpointing_enable"],
     ),
-    "a function of the old kind": (lambda: of_module(lambda layer, x: Doubled.apply(layer(x))), ["setup_context(ctx"]),
-    "a tensor of zeros that is filled": (lambda: of_module(filled), ["x.new_zeros", "chunk_size=1"]),
+    "a function of the old kind": (
+        lambda: of_module(lambda layer, x: Doubled.apply(layer(x)), chunk_size=3), ["setup_context(ctx"]
+    ),
+    "a tensor of zeros that is filled": (lambda: of_module(filled, chunk_size=3), ["x.new_zeros", "chunk_size=1"]),
     "one_hot": (
-        lambda: of_module(lambda layer, x: layer(x) * F.one_hot((x[:, 0] > 0).long(), 2)), ["torch.eye(n)[y]"]
+        lambda: of_module(lambda layer, x: layer(x) * F.one_hot((x[:, 0] > 0).long(), 2), chunk_size=3),
+        ["torch.eye(n)[y]"],
     ),
     "a loss of whole numbers": (
         lambda: of_module(lambda layer, x: layer(x), lambda p, y: (p > y).sum()), ["torch.int64", "no gradient"]

@@ -8,7 +8,7 @@ import torch
 
 import metastep as ms
 from metastep.core.counting import counting
-from tests.core.helpers import PROBLEMS, Swept, case, relative_error
+from tests.core.helpers import PROBLEMS, case, relative_error
 
 F64 = torch.float64
 MU, OMEGA, ETA = 0.9, 1e-4, 0.1
@@ -179,7 +179,6 @@ def counts(method: ms.methods.Method, dynamics: ms.optimizers.InnerOptimizer) ->
         (ms.methods.ANIL(head="2."), (9, 8)),
         (ms.MetaSGD(), (9, 8)),
         (ms.methods.MAMLPP(), (8 + 8, 8)),
-        (Swept(store_every=4), (9 + 4, 8)),
     ],
     ids=repr,
 )

@@ -101,7 +101,7 @@ def test_sweep_equals_autograd(name: str, inner: str, curvature: Any) -> None:
     torch.manual_seed(0)
     problem, meta, tasks = sequences(Pooled(SEQUENCES[name](), 4).double())
     methods = ms.MultiStep(2, curvature), ms.methods.Reference(2)
-    multi_step, reference = (ms.MetaGradient(problem, method, INNER[inner], steps=6) for method in methods)
+    multi_step, reference = (ms.MetaGradient(problem, m, INNER[inner], steps=6, chunk_size=3) for m in methods)
     torch.manual_seed(1)
     swept = multi_step(meta, tasks)
     after = torch.rand(())

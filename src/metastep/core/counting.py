@@ -16,13 +16,24 @@ _open: list[Counts] = []
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """Count all that runs inside; under vmap a call counts once, however many tasks it serves."""
+    """Count what runs inside for one task, however many tasks there are."""
     counts = Counts()
     _open.append(counts)
     try:
         yield counts
     finally:
         _open.remove(counts)
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Count nothing that runs inside: it is done for another task, or to look."""
+    before = _open[:]
+    _open.clear()
+    try:
+        yield
+    finally:
+        _open[:] = before
 
 
 def count_gradient() -> None:

@@ -5,7 +5,7 @@ only a plain backward does: autograd.Functions without setup_context, hooks, gra
 those of torch.func.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -171,11 +171,11 @@ def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> A
     with graph.in_place():
         found = torch.autograd.grad(outputs, leaves, directions, create_graph=graph.again, materialize_grads=True)
     if graph.again:
-        _require_followed(found)
+        require_followed(found)
     return tree_unflatten(list(found), spec)
 
 
-def _require_followed(gradients: tuple[Tensor, ...]) -> None:
+def require_followed(gradients: Sequence[Tensor]) -> None:
     """Refuse a once_differentiable backward. It leaves a node that would fail, but that is never visited."""
     nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
     seen = set(nodes)

@@ -278,7 +278,7 @@ def first_order(loop: InnerLoop) -> Estimator:
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics, Final(state))
 
-    return Estimator(loop, estimate)
+    return Estimator(loop, estimate, sweep=Sweep(depth=0))
 
 
 def reptile_gradient(loop: InnerLoop, carried: bool = False) -> Estimator:

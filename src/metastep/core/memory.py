@@ -18,6 +18,15 @@ def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
     return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
 
 
+def kept_bytes(call: Callable[[], Any]) -> int:
+    """Return the bytes of tensors that are alive because of what a call returned, above what was there before."""
+    with _LiveBytes() as live:
+        result = call()
+    now: int = live.now
+    del result
+    return now
+
+
 def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -43,10 +52,10 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if _is_stored(x)}
         out = function(*args, **(kwargs or {}))
         for x in tree_leaves(out):
-            if isinstance(x, Tensor) and _storage(x)._cdata not in self.sizes.keys() | given:
+            if _is_stored(x) and _storage(x)._cdata not in self.sizes.keys() | given:
                 self._follow(_storage(x))
         return out
 
@@ -62,3 +71,7 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _storage(x: Tensor) -> torch.UntypedStorage:
     return x.untyped_storage()
+
+
+def _is_stored(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.layout is torch.strided

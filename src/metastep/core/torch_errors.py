@@ -132,7 +132,10 @@ _REMEDIES = (
         "ms.apply(module, gradient.adapt(meta, task), x), and put what you collect into the task.",
     ),
     (
-        re.compile(r"passed to transform API must be Tensor, got <class '(?:\w+\.)*(?P<op>\w+)'>"),
+        re.compile(
+            r"(?:passed to transform API must be Tensor, got <class '(?:\w+\.)*|^')(?P<op>\w+)"
+            r"(?:'>|' object has no attribute 'detach')"
+        ),
         "{op} was given or returned where a tensor is needed. θ, φ and tasks are trees of tensors: of a module, write "
         "ms.parameters(module); of a number, torch.tensor(…).",
     ),

@@ -1,8 +1,8 @@
 """`MetaGradient`: a description of a meta-gradient, and the fastest engine that serves it.
 
 Chains of convolution, BatchNorm, ReLU and max-pooling are differentiated by hand (`metastep.step.chain`): by Triton
-kernels on a GPU, in PyTorch elsewhere. Everything else is mapped over tasks (`metastep.step.mapped`). `path` says which
-engine runs, and why nothing faster does.
+kernels on a GPU, in PyTorch elsewhere. Everything else is differentiated by autograd (`metastep.step.eager`). `path`
+says which engine runs, and why nothing faster does.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,10 @@ from metastep.step.arguments import (
 from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Served, served
+from metastep.step.choice import Choices
 from metastep.step.compiled.engine import Compiled, Cost
 from metastep.step.mapped import Keep, at_once, mapped, require_start, started
+from metastep.step.memory import Memory, in_bytes
 from metastep.step.surrogate import loss_of
 
 
@@ -71,6 +73,10 @@ class MetaGradient(Value, Checked):
         example_chunk_size: Examples computed at a time, for losses and metrics that are means over examples. It bounds
             the memory further. A BatchNorm would see one part alone.
         compile: Compile the sweep on a CPU. The first call takes seconds, later ones are faster. `path` says what runs.
+        memory: How much the graphs and states of inner loops may take, such as "4GB"; by default, half of what is free
+            at the first call. It decides what is kept and what is computed again, and changes no bit of the result.
+        benchmark: Choose by the clock, at the first call, whether tasks run one after the other or together. By default
+            a rule of shapes chooses, so that equal runs are equal bit by bit.
 
     Raises:
         MetastepError: The parts do not fit together; the message says what to write.
@@ -98,12 +104,16 @@ class MetaGradient(Value, Checked):
     chunk_size: int | None = None
     example_chunk_size: int | None = None
     compile: bool = False
+    memory: Memory = None
+    benchmark: bool = False
 
     def __post_init__(self) -> None:
         require_parts(self.problem, self.method, self.inner)
         few_shot = few_shot_of(self.problem)
         object.__setattr__(self, "inner", resolved(self.inner, None if few_shot is None else few_shot.module))
         require_counts(batch=self.batch, chunk_size=self.chunk_size, example_chunk_size=self.example_chunk_size)
+        if self.memory is not None:
+            in_bytes(self.memory, torch.device("cpu"))
         _ = self.loop  # says at once what does not fit
         if isinstance(self.steps, list):
             object.__setattr__(self, "steps", tuple(self.steps))  # so that nobody changes them afterwards
@@ -312,22 +322,20 @@ class MetaGradient(Value, Checked):
 
     def engine(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Engine:
         """Choose what computes these tasks."""
-        del meta
         if self.compile and keep is None and start is None:
             return Engine(self._run_compiled, _anything, self.path)
-        engine = self._uncompiled(tasks, keep, start)
+        engine = self._uncompiled(meta, tasks, keep, start)
         if self.compile:
             engine = engine._replace(path=f"{engine.path}; not compiled: states are kept or given")
         self._ran[:] = [engine.path]
         return engine
 
-    def _uncompiled(self, tasks: Any, keep: Keep, start: Any) -> Engine:
+    def _uncompiled(self, meta: Tree, tasks: Any, keep: Keep, start: Any) -> Engine:
         found, reason = self._served(tasks, keep, start)
         if found is not None:
             return Engine(found.estimate(self.chunk_size), found.require_values, found.path)
-        run = self._mapped(keep, self.chunk_size)
-        how = _chunks(self.chunk_size or at_once(tasks, task_count(tasks)))
-        return Engine(partial(_from, run, start), _anything, f"autograd, {how}: {reason}")
+        chosen = self.choices(meta, tasks, keep, start)
+        return Engine(partial(_from, chosen.run, start), _anything, f"autograd, {chosen.told}: {reason}")
 
     @apart
     def compile_cost(self, meta: Any, tasks: Any) -> Cost:
@@ -355,13 +363,15 @@ class MetaGradient(Value, Checked):
             True
         """
         meta, tasks = tree_of(meta), self._stacked(tasks)
-        return self.compiled.expected(meta, tasks, lambda meta: self._uncompiled(tasks, None, None).run(meta, tasks))
+        return self.compiled.expected(
+            meta, tasks, lambda meta: self._uncompiled(meta, tasks, None, None).run(meta, tasks)
+        )
 
     def _run_compiled(self, meta: Tree, tasks: Any) -> Estimate:
         paths: list[str] = []
 
         def eager(meta: Tree) -> Estimate:
-            engine = self._uncompiled(tasks, None, None)
+            engine = self._uncompiled(meta, tasks, None, None)
             engine.require_values(meta, tasks)
             paths.append(engine.path)
             return engine.run(meta, tasks)
@@ -404,11 +414,6 @@ class MetaGradient(Value, Checked):
         except NotAChainError as reason:
             return None, str(reason)
 
-    def _mapped(self, keep: Keep, chunk_size: int | None) -> Callable[[Tree, Any, Any], Estimate]:
-        if (keep, chunk_size) not in self._maps:
-            self._maps[keep, chunk_size] = mapped(self.method, self.loop, chunk_size, keep)
-        return self._maps[keep, chunk_size]
-
     def _estimator_of(self, start: Any) -> Callable[[int], Estimator]:
         """The estimator of task i, from where it started"""
 
@@ -430,8 +435,9 @@ class MetaGradient(Value, Checked):
         return {}
 
     @cached_property
-    def _maps(self) -> dict[Any, Callable[[Tree, Any, Any], Estimate]]:
-        return {}
+    def choices(self) -> Choices:
+        """What is chosen for each kind of tasks."""
+        return Choices(self.method, self.loop, self.chunk_size, self.memory, self.benchmark)
 
     @cached_property
     def _ran(self) -> list[str]:
@@ -495,10 +501,6 @@ def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tas
 
 def _anything(meta: Tree, tasks: Any) -> None:
     """Every value is served"""
-
-
-def _chunks(number: int) -> str:
-    return "one task after the other" if number == 1 else f"{number} tasks at a time"
 
 
 def _named(problem: Problem) -> str:

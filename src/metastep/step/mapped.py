@@ -5,6 +5,7 @@ BatchNorm.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from metastep.core.checks import require_other_names
+from metastep.core.counting import uncounted
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
@@ -76,26 +78,45 @@ class Parts(NamedTuple):
     kept: Tree
 
 
+Way = Callable[[Estimator, Tree, Any, bool], Estimate]  # (estimator, meta, task, whether vmap maps it) -> its estimate
+
+
+def as_specified(estimator: Estimator, meta: Tree, task: Any, mapped: bool) -> Estimate:
+    """Compute one task as `core.estimators` has it."""
+    del mapped
+    return estimator(meta, task)
+
+
 def mapped(
-    method: Method, loop: InnerLoop, chunk_size: int | None, keep: Keep = None, judged: bool = False
+    method: Method,
+    loop: InnerLoop,
+    chunk_size: int | None,
+    keep: Keep = None,
+    judged: bool = False,
+    way: Way = as_specified,
 ) -> Callable[[Tree, Any, Any], Estimate]:
     """Return a function (meta, stacked tasks, start) -> Estimate.
 
     chunk_size: tasks at a time; with 1, they run one after the other without vmap.
     judged: leave out the meta-gradient.
+    way: how one task is computed.
     """
     plain = method.estimator(loop)
 
-    def one(meta: Tree, task: Any, first: Any, steps: list[Any]) -> Parts:
+    def one(meta: Tree, task: Any, first: Any, together: bool, steps: list[Any]) -> Parts:
         estimator = plain if first is None else method.estimator(started(loop, first))
-        return _parts(estimator, keep, judged, meta, task, steps)
+        if judged:
+            loss, metrics = estimator.judge(meta, task)
+            return Parts(loss, (), metrics, ())
+        return _parts(way(estimator, meta, task, together), keep, steps)
 
     def estimate(meta: Tree, tasks: Any, start: Any = None) -> Estimate:
         number, before = task_count(tasks), versions(tasks)
         steps: list[Any] = []
         size, total, measured, kept = chunk_size or at_once(tasks, number), None, [], []
         for i in range(0, number, size):
-            found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
+            with uncounted() if i else nullcontext():
+                found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
             total = found.grad if total is None else add(total, found.grad)
             measured.append({"loss": found.loss, **require_other_names(found.metrics)})
             kept.append(found.kept)
@@ -120,11 +141,8 @@ def started(loop: InnerLoop, first: Any) -> InnerLoop:
     return loop._replace(first=State(first.params, first.memory, first.step), solution=solution)
 
 
-def _parts(estimator: Estimator, keep: Keep, judged: bool, meta: Tree, task: Any, steps: list[Any]) -> Parts:
-    if judged:
-        loss, metrics = estimator.judge(meta, task)
-        return Parts(loss, (), metrics, ())
-    loss, grad, metrics, final = estimator(meta, task)
+def _parts(estimate: Estimate, keep: Keep, steps: list[Any]) -> Parts:
+    loss, grad, metrics, final = estimate
     if keep is None:
         return Parts(loss, grad, metrics, ())
     steps.append(final.state.step)
@@ -134,24 +152,24 @@ def _parts(estimator: Estimator, keep: Keep, judged: bool, meta: Tree, task: Any
     return Parts(loss, grad, metrics, (final.state.params, final.state.memory, final.solution, step))
 
 
-def _run(one: Callable[[Tree, Any, Any], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
+def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
     """All of a chunk; gradients of single tasks are not kept"""
     if task_count(tasks) == 1:
-        found: Parts = map_tree(lambda x: x[None], one(meta, _first(tasks), _first(start)))
+        found: Parts = map_tree(lambda x: x[None], one(meta, _first(tasks), _first(start), False))
     else:
         found = _by_vmap(one, meta, tasks, start)
     return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
 
 
-def _by_vmap(one: Callable[[Tree, Any, Any], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
+def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
     counted = isinstance(start, Kept) and not isinstance(start.step, Tensor)
     step, given = (start.step, start._replace(step=())) if counted else (None, start)
 
     def of_task(meta: Tree, task: Any, first: Any) -> Parts:
-        return one(meta, task, first._replace(step=step) if counted else first)
+        return one(meta, task, first._replace(step=step) if counted else first, True)
 
     if start is None:
-        return vmap(lambda meta, task: one(meta, task, None), (None, 0), randomness="different")(meta, tasks)
+        return vmap(lambda meta, task: one(meta, task, None, True), (None, 0), randomness="different")(meta, tasks)
     return vmap(of_task, (None, 0, 0), randomness="different")(meta, tasks, given)
 
 

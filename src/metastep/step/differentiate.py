@@ -1,0 +1,129 @@
+"""Derivatives of functions of two lists of tensors, φ and θ, whose graphs stay until they are used.
+
+`Autograd` is for calls that nobody transforms, `Functional` for calls inside of vmap. Both run with grad mode off and
+switch it on where a graph is built.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from metastep.core.derivatives import Graph, followed, require_followed
+from metastep.core.guards import with_constants
+from metastep.core.trees import map_tree
+
+Tensors = list[Tensor]
+Known = list[Tensor | None]  # None is zero
+Loss = Callable[[Tensors, Tensors], Tensor]
+
+
+class Pull(Protocol):
+    """Pull cotangents of results back to φ and θ."""
+
+    def __call__(self, along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+        """keep: whether the graph is needed again."""
+
+
+class Autograd:
+    """Differentiate by plain autograd."""
+
+    mapped = False
+
+    def __init__(self, first: bool = False) -> None:
+        """first: look whether every backward can be differentiated again, and write into nobody's tensors."""
+        self.first = first
+
+    def watched(self, tensors: Sequence[Tensor]) -> Tensors:
+        """Return the same values as leaves of new graphs."""
+        if self.first:
+            return [x.detach().clone().requires_grad_() for x in tensors]
+        return [x.detach().requires_grad_() for x in tensors]
+
+    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
+        """Return ∂L/∂φ, and what multiplies a direction by ∂²L/∂φ² and ∂²L/∂θ∂φ."""
+        leaves = self.watched(params)
+        with followed() as graph:
+            found = _grad(graph, [loss(leaves, meta)], leaves, [None], create_graph=True)
+        if self.first:
+            require_followed([g for g in found if g is not None])
+        return _filled(found, params), _puller(graph, found, leaves, meta)
+
+    def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
+        """Return ∂L/∂φ alone."""
+        leaves = self.watched(params)
+        with followed() as graph:
+            found = _grad(graph, [loss(leaves, meta)], leaves, [None])
+        return _filled(found, params)
+
+    def outer(self, loss: Callable[..., Any], params: Tensors, meta: Tensors) -> tuple[Any, Tensors, Known]:
+        """Return (loss, metrics), ∂L/∂φ and ∂L/∂θ."""
+        leaves = self.watched(params)
+        with followed() as graph:
+            value, metrics = loss(leaves, meta)
+            found = _grad(graph, [value], [*leaves, *meta], [None])
+        told = value.detach(), map_tree(torch.Tensor.detach, metrics)
+        return told, _filled(found[: len(leaves)], params), found[len(leaves) :]
+
+    def vjp(
+        self, function: Callable[[Tensors, Tensors], Tensors], params: Tensors, meta: Tensors
+    ) -> tuple[Tensors, Pull]:
+        """Return function(φ, θ), and what pulls its cotangents back."""
+        leaves = self.watched(params)
+        with followed() as graph:
+            results = function(leaves, meta)
+        return [x.detach() for x in results], _puller(graph, results, leaves, meta)
+
+
+class Functional:
+    """Differentiate by torch.func, as vmap needs it."""
+
+    mapped, first = True, False
+
+    def watched(self, tensors: Sequence[Tensor]) -> Tensors:
+        return list(tensors)
+
+    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
+        return self.vjp(torch.func.grad(with_constants(loss)), params, meta)
+
+    def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
+        return torch.func.grad(loss)(params, meta)  # type: ignore[no-any-return]
+
+    def outer(self, loss: Callable[..., Any], params: Tensors, meta: Tensors) -> tuple[Any, Tensors, Known]:
+        (by_params, by_meta), told = torch.func.grad_and_value(loss, (0, 1), has_aux=True)(params, meta)
+        return told, by_params, by_meta
+
+    def vjp(
+        self, function: Callable[[Tensors, Tensors], Tensors], params: Tensors, meta: Tensors
+    ) -> tuple[Tensors, Pull]:
+        results, pull = torch.func.vjp(function, params, meta)[:2]
+
+        def pull_back(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+            return pull(_filled(along, results), retain_graph=keep)  # type: ignore[no-any-return]
+
+        return results, pull_back
+
+
+def _grad(graph: Graph, values: Sequence[Any], at: Tensors, along: Sequence[Any], **options: bool) -> Known:
+    """Σ along · ∂value/∂at, with φ in place for modules that run again in their backward"""
+    if not values or not at or not any(value.requires_grad for value in values):
+        return [None] * len(at)
+    with graph.in_place():
+        return list(torch.autograd.grad(values, at, along, allow_unused=True, **options))
+
+
+def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, meta: Tensors) -> Pull:
+    reached = [(i, x) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    at, size = [*leaves, *meta], len(leaves)
+
+    def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+        pairs = [(x, along[i]) for i, x in reached if along[i] is not None]
+        found = _grad(graph, [x for x, _ in pairs], at, [d for _, d in pairs], retain_graph=keep)
+        return found[:size], found[size:]
+
+    return pull
+
+
+def _filled(known: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensors:
+    return [torch.zeros_like(x) if k is None else k for k, x in zip(known, like, strict=True)]

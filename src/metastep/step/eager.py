@@ -1,0 +1,290 @@
+"""The reverse sweep of `core.estimators.unrolled` for any module, with no gradient evaluated twice if memory allows.
+
+The specification evaluates the gradient of a window again to differentiate it. Here its graph is kept, tensors are in
+flat lists, and the pullback of a linear optimizer is a few coefficients. One task runs by plain autograd; tasks that
+are mapped by vmap, by torch.func. Whatever is kept, the same operations run, so that all schedules give the same bits.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metastep.core.checks import require_one_each
+from metastep.core.counting import count_gradient, count_product, uncounted
+from metastep.core.curvature import exact
+from metastep.core.derivatives import followable, followed
+from metastep.core.estimators import Estimate, Estimator, Final
+from metastep.core.guards import require_unwritten, session, undrawn, versions
+from metastep.core.memory import kept_bytes
+from metastep.core.random import generators, set_generators
+from metastep.core.torch_errors import explained
+from metastep.core.trees import Tree, tree_leaves
+from metastep.core.windows import Window, outer_value
+from metastep.errors import MetastepError
+from metastep.step.differentiate import Autograd, Functional, Known, Loss, Pull, Tensors
+from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory
+from metastep.step.motion import Adjoint, At, Backend, PullBack, motion_of
+from metastep.step.nesting import Nesting
+from metastep.step.schedule import last_to_first
+
+SAME = 1e-3  # relative: a GPU's sums may differ from call to call
+
+
+def refusal(estimator: Estimator) -> str | None:
+    """Return why this engine does not serve a method, or None if it does."""
+    if estimator.sweep is None:
+        return "the method is no sweep over windows"
+    return None if estimator.sweep.curvature is exact else "second-order products are not exact"
+
+
+class Passage(NamedTuple):
+    """Keep what the sweep needs of one window: the state before it, and how its two halves are pulled back."""
+
+    before: At
+    by_gradient: Pull
+    by_steps: PullBack
+
+
+def examined(estimator: Estimator, meta: Tree, task: Any) -> Sizes:
+    """Evaluate the first window of a task, and return what it takes.
+
+    This looks at all that the functions of a problem do, once for each kind of tasks, and leaves nothing behind.
+    """
+    with uncounted():
+        return _guarded(lambda *at: Sweep(estimator, Schedule(1), Autograd(first=True), *at).examine(), meta, task)  # type: ignore[no-any-return]
+
+
+def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *, mapped: bool) -> Estimate:
+    """Return the estimate of one task.
+
+    Args:
+        estimator: What `unrolled` returned: the loop, and what of it is differentiated.
+        schedule: What is kept.
+        meta: θ.
+        task: The task.
+        mapped: Whether this runs inside of vmap.
+    """
+    back = Functional() if mapped else Autograd()
+    return _guarded(lambda *at: Sweep(estimator, schedule, back, *at).estimate(), meta, task)  # type: ignore[no-any-return]
+
+
+def _guarded(sweep: Callable[[Tree, Any], Any], meta: Tree, task: Any) -> Any:
+    before = versions(task)
+    with torch.no_grad(), explained(meta), session():
+        found = sweep(*followable((meta, task)))
+    require_unwritten(task, before)
+    return found
+
+
+class Sweep:
+    """One sweep over the windows of one task."""
+
+    def __init__(self, estimator: Estimator, schedule: Schedule, back: Backend, meta: Tree, task: Any) -> None:
+        assert estimator.sweep is not None
+        self._loop, self._task, self._schedule, self._back = estimator.loop, task, schedule, back
+        self._nesting = Nesting(meta)
+        self._theta = self._back.watched(self._nesting.leaves(meta))
+        self._meta = self._nesting.tree(self._theta)
+        self._windows = self._loop.windows(task)
+        self._weights = None if estimator.weights is None else require_one_each(estimator.weights, self._windows)
+        depth = estimator.sweep.depth
+        self._cut = 0 if depth is None else max(0, len(self._windows) - depth)
+        self._start, self._by_start = self._begin()
+        self._total: Known = [None] * len(self._theta)
+
+    def estimate(self) -> Estimate:
+        """Return the outer loss, the meta-gradient, the metrics and the last state."""
+        at = self._start
+        for window in self._windows[: self._cut]:
+            at = self._move(window, at)
+        judged: Any = None
+        for first, passages, end in self._blocks(at):
+            if judged is None:
+                final, judged = end, self._judge(end, -1)
+                loss, adjoint, metrics = judged
+            while passages:
+                k, passage = first + len(passages) - 1, passages.pop()
+                adjoint = self._pull(passage, adjoint)
+                if self._weights is not None and k > 0:  # φ before window k is φ after window k − 1
+                    earlier, more, _ = self._judge(passage.before, k - 1)
+                    loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
+        return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)))
+
+    def examine(self) -> Sizes:
+        """Look at the first window that is swept, and return what it takes. It leaves nothing behind."""
+        before, window = generators(), self._windows[min(self._cut, len(self._windows) - 1)]
+        states: list[At] = []
+
+        def step() -> Passage:
+            passage, after = self._step(window, self._start)
+            states.append(after)
+            return passage
+
+        if not hasattr(window.loss, "gradient_by_hand"):
+            self._require_a_function(window)
+        graph = kept_bytes(step)
+        set_generators(before)
+        return Sizes(graph, sum(x.nbytes for x in (*states[0].params, *states[0].memory)))
+
+    def _require_a_function(self, window: Window) -> None:
+        """A loss of φ, θ and a batch: it writes into none of them, and gives the same value again"""
+        loss = self._loss(window)
+        given = self._back.watched(self._motion.parted(self._start.params)), self._theta
+        written, unwritten = versions(given), versions(self._task)
+        with followed():
+            value, again = (loss(*given).detach() for _ in range(2))  # the second sees the noise of the first
+        require_unwritten(self._task, unwritten)
+        if versions(given) != written:
+            raise MetastepError(
+                "a module or a loss writes into φ or θ, as nn.Embedding(…, max_norm=…) does. The sweep returns to "
+                "them, so the meta-gradient would be wrong. Leave max_norm out, or compute a new tensor instead."
+            )
+        if not torch.allclose(value, again, rtol=SAME, atol=0.0, equal_nan=True):
+            raise MetastepError(
+                f"an inner loss was {float(value):.6g} and then {float(again):.6g} for the same φ. A loss must "
+                "give the same value for the same φ: put what it needs of earlier calls into the task, and draw "
+                "random numbers by torch."
+            )
+
+    # ---- the ends
+
+    def _begin(self) -> tuple[At, Pull]:
+        begun: list[At] = []
+
+        def begin(_: Tensors, theta: Tensors) -> Tensors:
+            state = self._loop.begin(self._nesting.tree(theta), self._task)
+            params = Nesting(state.params)
+            self._motion = motion_of(self._loop.inner, self._back, state.params, params, self._nesting)
+            begun[:] = [self._motion.begin(state)]
+            return [*begun[0].params, *begun[0].memory]
+
+        start = undrawn(begin, "the start of a problem") if self._back.first else begin
+        leaves, pull = self._back.vjp(start, [], self._theta)
+        size = len(begun[0].params)
+        return begun[0]._replace(params=leaves[:size], memory=leaves[size:]), pull
+
+    def _judge(self, at: At, k: int) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
+        """The outer loss after window k, Λ there, and the metrics; θ may also enter the loss directly"""
+        count_gradient()
+        params = self._motion.parted(at.params)
+        by_hand = getattr(self._loop.problem.outer_loss, "gradients_by_hand", None)
+        if by_hand:
+            (d_params, d_meta), (loss, metrics) = by_hand(self._motion.nesting.tree(params), self._meta, self._task)
+            slopes, by_meta = tree_leaves(d_params), tree_leaves(d_meta)
+        else:
+            (loss, metrics), slopes, by_meta = self._back.outer(self._outer_loss, params, self._theta)
+        if self._weights is not None:
+            weight = self._weights[k]
+            loss, slopes = weight * loss, [weight * x for x in slopes]
+            by_meta = [x if x is None else weight * x for x in by_meta]
+        self._gather(by_meta)
+        return loss, Adjoint(self._motion.gathered(slopes)), metrics
+
+    def _outer_loss(self, params: Tensors, theta: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        meta = self._nesting.tree(theta)
+        return outer_value(self._loop.problem, self._motion.nesting.tree(params), meta, self._task)
+
+    def _finish(self, adjoint: Adjoint) -> Tree:
+        """What the sweep has gathered, and Λ₀ ∂s₁/∂θ. Of a sweep that was cut, Λ stands for Λ₀ without the memory"""
+        swept = adjoint.memory and not self._cut
+        memory = adjoint.memory if swept else [None] * len(self._start.memory)
+        self._gather(self._by_start([*adjoint.params, *(memory or ())])[1])
+        found = [torch.zeros_like(t) if x is None else x for x, t in zip(self._total, self._theta, strict=True)]
+        return self._nesting.tree([x.detach() for x in found])
+
+    def _gather(self, by_meta: Sequence[Tensor | None] | None) -> None:
+        for i, x in enumerate(by_meta or ()):
+            if x is not None:
+                total = self._total[i]
+                self._total[i] = x if total is None else total + x
+
+    # ---- windows
+
+    def _blocks(self, at: At) -> Iterator[tuple[int, list[Passage], At]]:
+        """Blocks of windows, the last one first: the number of the first window, all passages, and the state after"""
+        if self._cut == len(self._windows):
+            yield self._cut, [], at
+            return
+        blocks = -(-(len(self._windows) - self._cut) // self._schedule.block)
+        keep = OnDisk() if self._schedule.on_disk else in_memory
+        for block, before in last_to_first(blocks, at, self._schedule.slots, self._run, keep):
+            yield self._cut + block * self._schedule.block, *self._traverse(block, before)
+
+    def _block(self, block: int) -> list[Window]:
+        first = self._cut + block * self._schedule.block
+        return self._windows[first : first + self._schedule.block]
+
+    def _run(self, first: int, end: int, at: At) -> At:
+        """The state after blocks. Their graphs are built too, since without a graph some operators round differently"""
+        for block in range(first, end):
+            for window in self._block(block):
+                at = self._step(window, at)[1]
+        return at
+
+    def _traverse(self, block: int, at: At) -> tuple[list[Passage], At]:
+        passages = []
+        for window in self._block(block):
+            passage, at = self._step(window, at)
+            passages.append(passage)
+        return passages, at
+
+    def _step(self, window: Window, at: At) -> tuple[Passage, At]:
+        grads, by_gradient = self._gradient(window, at)
+        after, by_steps = self._motion.advance(at, grads, self._theta, window.steps)
+        return Passage(at, by_gradient, by_steps), after
+
+    def _move(self, window: Window, at: At) -> At:
+        """The same for a window that is not swept"""
+        grads = self._gradient(window, at, swept=False)[0]
+        return self._motion.advance(at, grads, self._theta, window.steps)[0]
+
+    def _gradient(self, window: Window, at: At, swept: bool = True) -> tuple[Tensors, Pull]:
+        count_gradient()
+        params = self._motion.parted(at.params)
+        if hasattr(window.loss, "gradient_by_hand"):
+            return self._by_hand(window, params)
+        if swept:
+            return self._back.gradient(self._loss(window), params, self._theta)
+        return self._back.slope(self._loss(window), params, self._theta), _no_pull
+
+    def _loss(self, window: Window) -> Loss:
+        guarded: Callable[..., Tensor] = window.loss.twice  # type: ignore[attr-defined]
+        nested, theta_of, batch = self._motion.nesting.tree, self._nesting.tree, window.batch
+
+        def loss(params: Tensors, theta: Tensors) -> Tensor:
+            return guarded(nested(params), theta_of(theta), batch)
+
+        return loss
+
+    def _by_hand(self, window: Window, params: Tensors) -> tuple[Tensors, Pull]:
+        """A loss that brings its own derivatives"""
+        nesting, loss, batch = self._motion.nesting, window.loss, window.batch
+
+        def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+            direction = nesting.tree(list(along))
+            h, c = loss.product_by_hand(nesting.tree(params), self._meta, batch, direction)  # type: ignore[attr-defined]
+            return tree_leaves(h), tree_leaves(c)
+
+        gradient = loss.gradient_by_hand(nesting.tree(params), self._meta, batch)  # type: ignore[attr-defined]
+        return tree_leaves(gradient), pull
+
+    def _pull(self, passage: Passage, adjoint: Adjoint) -> Adjoint:
+        """One step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product"""
+        count_product()
+        before, grads, by_meta = passage.by_steps(adjoint)
+        h, c = passage.by_gradient(grads)
+        self._gather(by_meta)
+        self._gather(c)
+        filled = [torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)]
+        return before._replace(params=self._sum(before.params, self._motion.gathered(filled)))
+
+    def _sum(self, a: Tensors, b: Tensors) -> Tensors:
+        if self._back.mapped:
+            return [x + y for x, y in zip(a, b, strict=True)]
+        return list(torch._foreach_add(a, b))
+
+
+def _no_pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+    raise AssertionError("a window that is not swept has no graph")
