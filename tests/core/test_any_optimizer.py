@@ -368,6 +368,15 @@ def test_learned_rates_go_into_any_optimizer() -> None:
         assert any(leaf.any() for leaf in tree_leaves(gradient(both, tasks).grad["rates"]))
 
 
+def test_parameters_of_one_shape_have_rates_of_their_own() -> None:
+    params = {str(i): nn.Parameter(randn(3)) for i in range(6)}
+    rates = {name: 0.05 * (i + 1) for i, name in enumerate(params)}
+    optimizer = optim.NAdam([{"params": [params[name]], "lr": rate} for name, rate in rates.items()])
+    inner = ms.optimizers.from_torch(optim.NAdam(params.values()), params, lr=rates)
+    follow(inner, optimizer, params)
+    assert traces(inner) <= 2
+
+
 def test_clips_the_gradient_of_any_optimizer() -> None:
     problem, meta, tasks = case("regression")
     unnamed = ms.optimizers.from_torch(optim.NAdam(problem.made_of.module.parameters(), 0.05))

@@ -168,8 +168,8 @@ class TorchOptimizer(Value):
         trace = self._trace(member, tensors, tuple(own), values)
         key = id(trace), id(values)
         if key not in ready:
-            ready[key] = trace.ready(values)
-        p, after = trace(tensors, ready[key])
+            ready[key] = values, trace.ready(values)  # with the values: while they live, nothing else has their id
+        p, after = trace(tensors, ready[key][1])
         if trace.is_rounded:
             p, after = without_derivative(self.kind.__name__, (p, after))
         return p, after | {MISSED: memory[MISSED]} if MISSED in memory else after
