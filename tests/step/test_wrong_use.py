@@ -121,6 +121,7 @@ STEPS: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: stepped(scheduler=torch.optim.lr_scheduler.StepLR), ["has no step()", "torch.optim.lr_scheduler"]
     ),
     "meta and tasks": (lambda: stepped()(NET, TASKS), ["knows its meta: call step(tasks)"]),
+    "one task": (lambda: stepped()(ONE), ["each of these 6 has one target and no axis of examples", "[task]"]),
     "meta alone": (lambda: stepped()(NET), ["knows its meta: call step(tasks)"]),
     "nothing": (lambda: stepped()(), ["no tasks were given: call step(tasks)"]),
 }  # fmt: skip

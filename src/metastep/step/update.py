@@ -16,7 +16,7 @@ from metastep.core.problems import few_shot_of
 from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
-from metastep.step.arguments import STEP, require_scheduler, require_state, require_step
+from metastep.step.arguments import STEP, require_examples, require_scheduler, require_state, require_step
 from metastep.step.captured_update import CapturedUpdate, why_not_captured
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
@@ -129,6 +129,8 @@ class MetaStep(Checked):
             said = "no tasks were given: call step(tasks)." if tasks is None else "`draw` gives the tasks: call step()."
             raise MetastepError(said)
         require_order(self.meta, tasks)
+        if not isinstance(tasks, list):
+            require_examples(self.gradient.problem, tasks)
         found = self._update(self.updates, tasks)
         self.updates += 1
         if isinstance(self.scheduler, ReduceLROnPlateau):
