@@ -65,7 +65,7 @@ def real_step(optimizer: Any, params: Params, grads: Any) -> None:
 def traces(inner: Any) -> int:
     """How many there are of one shape, at most"""
     count: Counter[Any] = Counter()
-    for (_, _, (own, *_), _), found in inner._traces.items():
+    for (*_, (own, *_), _), found in inner._traces.items():
         count[own] += len(found)
     return max(count.values())
 
@@ -444,6 +444,11 @@ class Warming(Lion):
         return group["lr"] * min(1.0, state["step"] / 4)
 
 
+class Scaled(Lion):
+    def rate(self, group: Any, state: Any) -> Any:
+        return group["lr"] * state.setdefault("scale", 1.0)
+
+
 class Counting(Lion):
     """It counts outside of its state"""
 
@@ -508,6 +513,14 @@ def test_a_third_partys_optimizer(kind: Any) -> None:
     torch.testing.assert_close(slope, (after - before) / 2e-6, rtol=1e-5, atol=1e-8)
     learned = ms.optimizers.from_torch(kind(params.values()), params, lr=lambda meta, step: meta)
     learned.advance(learned.init(values(params)), gradient_of_all(params), torch.tensor(0.1), 2)
+
+
+def test_each_parameter_keeps_its_own_constants() -> None:
+    params = {name: nn.Parameter(randn(3)) for name in "ab"}
+    optimizer = Scaled(params.values())
+    real_step(optimizer, params, gradient(params, 0))
+    optimizer.state[params["b"]]["scale"] = 2.0
+    follow(ms.optimizers.from_torch(optimizer, params), optimizer, params)
 
 
 def gradient_of_all(params: Params) -> Any:

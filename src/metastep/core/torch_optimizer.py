@@ -44,7 +44,6 @@ from metastep.errors import MetastepError, first_line, how_many
 
 MOST = 8  # traces of one kind of call; torch.optim needs 3
 
-
 Values = tuple[Any, ...]  # the count of steps, and each option that was replaced
 
 
@@ -204,7 +203,8 @@ class TorchOptimizer(Value):
 
     def _trace(self, member: Member, tensors: list[Tensor], slots: tuple[str, ...], values: Values) -> Trace:
         looks = tuple((x.shape, x.dtype, x.device) for x in tensors)
-        key = member.group, slots, looks, tuple(isinstance(value, Tensor) for value in values)
+        learned = tuple(isinstance(value, Tensor) for value in values)
+        key = member.group, member.constants, slots, looks, learned
         traces = self._traces.setdefault(key, [])
         for trace in traces:
             if trace.holds(values):

@@ -29,6 +29,11 @@ class Member(NamedTuple):
     behind: int
     """How many steps it has missed of those that the optimizer has taken."""
 
+    @property
+    def constants(self) -> str:
+        """What the optimizer's state of it holds besides tensors and its count."""
+        return str({name: x for name, x in layout_of(self.slots).items() if name != "step"}) if self.slots else ""
+
 
 def is_torchs(kind: type[torch.optim.Optimizer]) -> bool:
     """Return whether the step of an optimizer is one of torch.optim's own."""
