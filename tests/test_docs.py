@@ -53,19 +53,17 @@ def test_make_bench_runs_what_the_page_says() -> None:
     assert set(re.findall(r"`(\w+)`", told[0])) == run
 
 
-def test_commands_of_transfer_that_are_named_exist() -> None:
-    from metastep.cli.transfer import app
+PAGES = ("fewshot", "transfer", "library")  # the others tell what was
 
-    known = {command.name or str(command.callback.__name__) for command in app.registered_commands if command.callback}
-    texts = [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("study/**/*.py"),
-        ROOT / "study" / "README.md",
-        *ROOT.glob("src/**/*.py"),
-    ]
-    named = {word for path in texts for word in re.findall(r"metastep transfer ([a-z]\w*)", path.read_text())}
-    assert known >= named > set()
+
+def test_commands_that_are_named_exist() -> None:
+    from metastep.cli.main import app
+
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / f"{page}.md" for page in PAGES)]
+    texts = [path.read_text() for path in (*pages, *ROOT.glob("src/**/*.py"), *ROOT.glob("src/**/*.md"))]
+    named = {word for text in texts for word in re.findall(r"(?:`|    |-m )metastep ([a-z]\w*)", text)}
+    assert known >= named > {"train", "resume"}
 
 
 SOURCE = ROOT / "src" / "metastep"

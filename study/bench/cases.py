@@ -8,8 +8,8 @@ from typing import Literal, TypeVar
 from metastep.core.optimizers import SGD
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError, did_you_mean, how_many, require_positive
-from metastep.train.transfer.config import TransferConfig
-from metastep.train.transfer.presets import OPTIMIZERS, PRESETS
+from metastep.train import config as schema
+from study.targets import OPTIMIZERS, config_of
 
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
@@ -40,7 +40,7 @@ class FewShot:
 class Transfer:
     """Meta-transfer with the nets, pictures and rates of a training run; its steps are T, the virtual ones."""
 
-    config: TransferConfig
+    config: schema.Transfer
     classes: int  # of the target
     tasks: int = 1
 
@@ -86,7 +86,7 @@ def target_of(setting: str) -> str:
 
 
 TRANSFERS: dict[str, Transfer] = {
-    transfer_setting(target, optimizer): Transfer(PRESETS[f"{target}-{optimizer}-baseline"], classes)
+    transfer_setting(target, optimizer): Transfer(config_of(target, optimizer), classes)
     for optimizer in OPTIMIZERS
     for target, classes in CLASSES.items()
 }

@@ -19,9 +19,9 @@ from metastep.errors import MetastepError, first_line
 from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.serving import Served
 from metastep.step.gradient import Engine, MetaGradient
+from metastep.train.config import FewShot
 from metastep.train.device import prepare_device
 from metastep.train.fewshot.building import gradient_of
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
 from study.bench.cases import INNER, SETTINGS, Case
@@ -118,7 +118,7 @@ def gradient(
     return to_vector(engine.run(learner.meta, batch).grad).double(), engine.path
 
 
-def way_to(config: TrainConfig, learner: Learner, precision: str, device: torch.device, batch: Task) -> Engine:
+def way_to(config: FewShot, learner: Learner, precision: str, device: torch.device, batch: Task) -> Engine:
     described, own = gradient_of(config, learner.net), device.type == "cuda" and precision in BY_KERNELS
     return by_kernels(described, config.net.size, precision) if own else described.engine(learner.meta, batch)
 
@@ -130,12 +130,12 @@ def dtype_of(precision: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" and device.type == "cpu" else torch.float32
 
 
-def configured(case: Case, precision: str, device: torch.device, seed: int) -> TrainConfig:
+def configured(case: Case, precision: str, device: torch.device, seed: int) -> FewShot:
     config = replace(config_of(case, device), seed=seed, precision=PRECISIONS.get(precision, "float32"))
     trained = shipped().config  # pictures like its own are for what it was trained to do
     known = case.data is not None and SETTINGS[case.setting].pictures[0] == trained.data.name
     rate = trained.inner.lr if known else INNER.lr
-    return replace(config, inner=replace(config.inner, lr=rate), net=replace(config.net, head_init="zero"))
+    return replace(config, inner=replace(config.inner, lr=rate), net=config.net.changed(head_init="zero"))
 
 
 def sampler(case: Case, episodes: Episodes, seed: int, device: torch.device, precision: str) -> Sampler:

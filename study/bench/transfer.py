@@ -16,8 +16,9 @@ import torch
 
 from metastep.data.batches import Batch, Batches
 from metastep.data.pictures import Labelled, Pictures
+from metastep.train import config as schema
+from metastep.train.config import Scratch, WhatAndWhere
 from metastep.train.transfer.building import layers_of, network, seeded, source_net, target_net
-from metastep.train.transfer.config import MethodConfig, TransferConfig
 from metastep.train.transfer.features import Tapped
 from metastep.train.transfer.networks import Guidance, guidance
 from metastep.train.transfer.source import export
@@ -29,13 +30,14 @@ EPOCH = 4  # batches of one
 SOURCE_CLASSES = 200
 
 
-def config_of(case: Case, device: torch.device) -> TransferConfig:
+def config_of(case: Case, device: torch.device) -> schema.Transfer:
     config = TRANSFERS[case.setting].config
-    beta = config.method.beta
-    method = MethodConfig("transfer", steps=case.steps, window=case.window, beta=beta)
+    assert isinstance(config.method, WhatAndWhere)
+    method = WhatAndWhere(window=case.window, beta=config.method.beta)
     return replace(
         config,
-        method=MethodConfig("scratch") if case.method == "scratch" else method,
+        method=Scratch() if case.method == "scratch" else method,
+        steps=case.steps,
         inner=replace(config.inner, lr=RATE),
         precision=PRECISIONS[case.precision],  # type: ignore[arg-type]  # bf16 is not planned
         device="cuda" if device.type == "cuda" else "cpu",
@@ -52,7 +54,7 @@ def load(case: Case, device: torch.device) -> Labelled:
 def pictures(setting: Transfer, device: torch.device) -> Labelled:
     """Whole batches only: the last one of an epoch would be recorded for itself"""
     data, generator = setting.config.data, torch.Generator().manual_seed(0)
-    number = EPOCH * data.batch
+    number = EPOCH * setting.config.batch
     images = torch.randint(256, (number, 3, data.size, data.size), dtype=torch.uint8, generator=generator)
     labels = torch.randint(setting.classes, (number,), generator=generator)
     noise = Pictures(images, labels, tuple(map(str, range(setting.classes)))).to(device)
@@ -60,7 +62,7 @@ def pictures(setting: Transfer, device: torch.device) -> Labelled:
 
 
 @contextmanager
-def untrained_source(config: TransferConfig, data: Pictures) -> Iterator[Path]:
+def untrained_source(config: schema.Transfer, data: Pictures) -> Iterator[Path]:
     """Weights in a file, which is where training wants them"""
     classes = config.source.classes or SOURCE_CLASSES
     with TemporaryDirectory() as folder:
@@ -73,17 +75,17 @@ class Nets(NamedTuple):
     guidance: Guidance | None  # for scratch, none
 
 
-def nets(config: TransferConfig, data: Pictures, x: torch.Tensor) -> Nets:
+def nets(config: schema.Transfer, data: Pictures, x: torch.Tensor) -> Nets:
     """For whoever does not have them built by training; `x`, of the batches, tells the sizes"""
     with untrained_source(config, data) as weights:
         target = Tapped(target_net(config, data, None).to(x.device, x.dtype).train(), ())
-        if config.method.name == "scratch":
+        if not isinstance(config.method, WhatAndWhere):
             return Nets(target, None)
         source = source_net(config, data, weights).to(x.device, x.dtype).eval()
     tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
-    target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
+    target = target._replace(layers=layers_of(target.module, config.net.name, config.net.layers, "target"))
     with seeded(config.seed):
-        return Nets(target, guidance(tapped, target, config.method.pairs or "all-to-all", x))
+        return Nets(target, guidance(tapped, target, config.method.pairs, x))
 
 
 def endless(batches: Batches, dtype: torch.dtype, layout: torch.memory_format) -> Iterator[Batch]:

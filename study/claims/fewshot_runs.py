@@ -10,18 +10,18 @@ from metastep.core.windows import window_lengths
 from metastep.data.episodes import Rotations
 from metastep.data.progress import Progress
 from metastep.data.registry import data_set
+from metastep.train.config import FewShot
 from metastep.train.device import device_for, set_products
 from metastep.train.errors import RunError
 from metastep.train.fewshot import evaluate as evaluating, scores, train as training
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, digest
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.longer import iterations_made
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.train import Trained
 from metastep.train.fields import Device
+from metastep.train.presets import few_shot
 from metastep.train.run import Run
 from metastep.train.turns import Turns
 from study.claims.data_notes import data_root, files_note
@@ -31,37 +31,37 @@ EPISODES = 600
 CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
 
 
-def presets() -> dict[str, TrainConfig]:
-    return PRESETS
+def presets() -> dict[str, FewShot]:
+    return few_shot()
 
 
-def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TrainConfig:
-    config = replace(PRESETS[preset], seed=seed, **changes)
-    return replace(config, outer=replace(config.outer, iterations=iterations)) if iterations else config
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> FewShot:
+    config = replace(few_shot()[preset], seed=seed, **changes)
+    return replace(config, iterations=iterations) if iterations else config
 
 
 def is_of(config: Any, preset: str) -> bool:
     """Whether a run with this configuration, which says how it was tested too, is one of the preset as it is now"""
-    if not isinstance(config, TrainConfig):
+    if not isinstance(config, FewShot):
         return False
-    wanted = configured(preset, config.seed, config.outer.iterations, {})
+    wanted = configured(preset, config.seed, config.iterations, {})
     return config.essential == wanted.essential and config.test == wanted.test
 
 
 def trained_as(preset: str) -> str:
-    return next(name for name, config in PRESETS.items() if config.essential == PRESETS[preset].essential)
+    return next(name for name, config in few_shot().items() if config.essential == few_shot()[preset].essential)
 
 
-def read(folder: Path) -> TrainConfig:
-    return Run.open(folder).config(TrainConfig)
+def read(folder: Path) -> FewShot:
+    return Run.open(folder).config(FewShot)
 
 
-def lacking(config: TrainConfig, data: Path | None) -> str | None:
+def lacking(config: FewShot, data: Path | None) -> str | None:
     kind, root = data_set(config.data.name), data_root(data)
     return None if kind.embedded or (root and kind.find(root)) else config.data.name
 
 
-def described(config: TrainConfig, data: Path | None) -> str:
+def described(config: FewShot, data: Path | None) -> str:
     kind, root = data_set(config.data.name), data_root(data)
     classes = (
         "training and validation classes, none held out" if config.data.split == "trainval" else "training classes"
@@ -72,7 +72,7 @@ def described(config: TrainConfig, data: Path | None) -> str:
 
 
 def train(
-    config: TrainConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+    config: FewShot, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
 ) -> Turns[Trained]:
     return training.train_in_turns(config, folder, data, reading=reading)
 
@@ -83,7 +83,7 @@ def resume(folder: Path, data: Path | None) -> Turns[Trained]:
 
 def position(folder: Path) -> Position:
     run, config = Run.open(folder), read(folder)
-    return Position(iterations_made(run), config.outer.iterations, "iteration")
+    return Position(iterations_made(run), config.iterations, "iteration")
 
 
 def judged(folder: Path) -> bool:
@@ -94,16 +94,16 @@ def judged(folder: Path) -> bool:
 def _ways_to_test(learner: Learner) -> Iterator[tuple[Learner, Rotations]]:
     """As every preset that is trained like it asks for"""
     made = learner.config
-    for name, preset in PRESETS.items():
-        if configured(name, made.seed, made.outer.iterations, {}).essential == made.essential:
+    for name, preset in few_shot().items():
+        if configured(name, made.seed, made.iterations, {}).essential == made.essential:
             yield from ((tested_as(preset, learner), rotations) for rotations in _ways_to_turn(preset))
 
 
-def tested_as(preset: TrainConfig, learner: Learner) -> Learner:
+def tested_as(preset: FewShot, learner: Learner) -> Learner:
     return replace(learner, config=replace(learner.config, test=preset.test))
 
 
-def _ways_to_turn(config: TrainConfig) -> tuple[Rotations, ...]:
+def _ways_to_turn(config: FewShot) -> tuple[Rotations, ...]:
     """What it is judged by comes first; classes as they are come beside it, since papers differ in this"""
     return tuple(dict.fromkeys((config.test.rotations, "none")))
 
@@ -131,8 +131,8 @@ def test(folder: Path, data: Path | None, device: Device, progress: Progress) ->
 
 
 def outcome(folder: Path, preset: str) -> Outcome:
-    config, learner = read(folder), tested_as(PRESETS[preset], Learner.load(folder, CHECKPOINT))
-    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(PRESETS[preset]))
+    config, learner = read(folder), tested_as(few_shot()[preset], Learner.load(folder, CHECKPOINT))
+    evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(few_shot()[preset]))
     if evaluation is None:
         raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `python -m study claims` again.")
     trained = Trained(**Run.open(folder).load()["trained"])
@@ -140,8 +140,8 @@ def outcome(folder: Path, preset: str) -> Outcome:
         preset,
         config.seed,
         evaluation.accuracy,
-        config.outer.iterations,
-        PRESETS[preset].outer.iterations,
+        config.iterations,
+        few_shot()[preset].iterations,
         trained.seconds,
         config.precision,
         read_made(folder),

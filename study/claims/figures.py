@@ -7,14 +7,14 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metastep.train.transfer.config import TransferConfig
-from metastep.train.transfer.presets import TARGETS
+from metastep.train.config import Transfer
 from study.bench.cases import PAPER_SETTINGS, target_of
 from study.bench.plot import COLOURS, STYLE
 from study.bench.results import Row, case_of
 from study.claims.fewshot_costs import with_more_steps
 from study.claims.outcomes import Outcome
 from study.claims.transfer_costs import BySteps, Epochs, seconds_of_epoch
+from study.targets import config_of
 
 TITLES = {
     "maml": "MAML",
@@ -61,13 +61,13 @@ def draw_costs(bench: Path, picture: Path) -> list[str]:
 def draw_gradient_differences(run: Outcome, picture: Path) -> None:
     """How the transfer gradient changes in a virtual step, over a run that looked; and the rate of these steps"""
     config = run.config
-    assert isinstance(config, TransferConfig)  # no others look
+    assert isinstance(config, Transfer)  # no others look
     with mpl.rc_context(STYLE):
         figure = Figure((5, 2.8), layout="constrained")
         axes = figure.subplots()
         epochs, changes = zip(*run.gradient_differences, strict=True)
         axes.plot(epochs, changes, color=COLOURS["maml"], linewidth=0.8)
-        rates = [config.inner.rate(int(epoch), config.epochs) / config.inner.lr for epoch in epochs]
+        rates = [config.rate(int(epoch)) / config.inner.lr for epoch in epochs]
         axes.plot(epochs, rates, color="grey", linestyle="--", linewidth=0.8, label="rate / first rate")
         axes.legend(fontsize=6, frameon=False)
         axes.set(xlabel="epoch", ylabel="‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖", title=run.preset)
@@ -77,7 +77,7 @@ def draw_gradient_differences(run: Outcome, picture: Path) -> None:
 
 def draw_epochs(epochs: Epochs, picture: Path) -> None:
     """Seconds of an epoch of each target, and what Multi-step saves; small pictures and large ones by themselves"""
-    groups = [[t for t in epochs.seconds if (TARGETS[t][1].data.size > SMALL) is large] for large in (False, True)]
+    groups = [[t for t in epochs.seconds if (config_of(t).data.size > SMALL) is large] for large in (False, True)]
     with mpl.rc_context(STYLE):
         figure = Figure((7, 2.6), layout="constrained")
         grid = figure.subplots(1, len(groups), width_ratios=[len(group) for group in groups])

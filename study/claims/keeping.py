@@ -7,11 +7,13 @@ import json
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from metastep.errors import MetastepError
-from metastep.train.config import from_plain, to_plain
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot, Transfer
 from metastep.train.files import explained, read_file, replace_file
+from metastep.train.validated import from_plain, to_plain
+from study import version_1
 from study.claims.outcomes import Made, Outcome
 
 FOLDER = "outcomes"  # in that of the claims
@@ -28,10 +30,9 @@ def keep(folder: Path, name: str, outcome: Outcome) -> None:
 
 def command(outcome: Outcome) -> str:
     """What makes such a run again; how it was tested is in the outcome"""
-    trains = "metastep train" if isinstance(outcome.config, TrainConfig) else "metastep transfer run"
-    fewer = f" --iterations {outcome.iterations}" if outcome.iterations < outcome.full else ""
-    how = f"--seed {outcome.seed} --precision {outcome.precision}{fewer}"
-    return f"{trains} --preset {outcome.preset} {how} --data DATA"
+    fewer = f" iterations={outcome.iterations}" if outcome.iterations < outcome.full else ""
+    how = f"seed={outcome.seed} precision={outcome.precision}{fewer}"
+    return f"metastep train {outcome.preset} {how} --data DATA"
 
 
 def kept(folder: Path, name: str) -> dict[int, Outcome]:
@@ -52,7 +53,15 @@ def read(path: Path) -> Outcome:
     try:
         content = json.loads(read_file(path))
         content.pop("command", None)  # for people
+        content["config"] = _config(content["config"])
         content["made"] = {field.name: content.pop(field.name) for field in fields(Made)}
         return from_plain(Outcome, content)
     except (ValueError, AttributeError, KeyError) as error:
         raise MetastepError(f"{str(path)!r}: is no outcome of a run ({error}). Restore it, or remove it.") from error
+
+
+def _config(plain: dict[str, Any]) -> FewShot | Transfer:
+    """Of the run; those of version 1 say the same in other words"""
+    if version_1.is_old(plain):
+        return version_1.read(plain)
+    return from_plain(Transfer, plain) if "epochs" in plain else from_plain(FewShot, plain)

@@ -18,11 +18,11 @@ from metastep.core.windows import Problem, Task
 from metastep.data.errors import DataError
 from metastep.data.registry import load
 from metastep.step.gradient import MetaGradient
-from metastep.train.transfer.presets import SIZES, TARGETS
 from study.claims.claims import Finding, Presets, holds
 from study.claims.evidence import Evidence
 from study.claims.files import NOT_AT_HAND
 from study.claims.transfer_runs import is_there
+from study.targets import SIZES, TARGETS, config_of
 
 STEPS, WINDOWS = 8, (2, 4, 8)
 LARGEST_ERROR = 1e-12
@@ -117,9 +117,10 @@ def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
 
 
 def _counted(evidence: Evidence) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for target, (name, config) in TARGETS.items():
-        if is_there(name, evidence.data):
+    for target in TARGETS:
+        data = config_of(target).data
+        if is_there(data.name, evidence.data):
             try:
-                yield target, load(name, evidence.data, config.data.size).labelled().counts
+                yield target, load(data.name, evidence.data, data.size).labelled().counts
             except DataError:  # among other things, other sizes than it should have
                 yield target, ()

@@ -1,20 +1,19 @@
 """What a finished run found, as far as a claim needs it; and where it was made, in a file beside the run."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.train.config import from_plain, to_plain
+from metastep.train.config import FewShot, Transfer
 from metastep.train.device import device_for, environment
 from metastep.train.errors import RunError, problem
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fields import Device
 from metastep.train.files import read_file, replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.transfer.config import TransferConfig
+from metastep.train.validated import checked, from_plain, to_plain
 
 MADE = "made.json"
 JOINED = ("device", "torch", "python", "commit")
@@ -32,7 +31,7 @@ class Position(NamedTuple):
         return self.done >= self.total
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class Made:
     """Where and by what a run was made; of one that went on elsewhere, one after the other"""
 
@@ -43,7 +42,7 @@ class Made:
     data: str
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class Outcome:
     preset: str
     seed: int
@@ -56,7 +55,7 @@ class Outcome:
     """Of training"""
     precision: str
     made: Made
-    config: TrainConfig | TransferConfig
+    config: FewShot | Transfer
     """What it was trained and tested by"""
     checkpoint: str = ""
     """Of a few-shot run, which one was tested"""

@@ -4,15 +4,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from metastep.core.windows import window_lengths
-from metastep.train.fewshot.config import TrainConfig
-from metastep.train.transfer.config import TransferConfig
+from metastep.train.config import FewShot, Transfer
 from study.claims.claims import Claim, Presets
 from study.claims.evidence import Evidence
 from study.claims.files import NOT_AT_HAND, Content, is_judged, stands_in
 from study.claims.kinds import kind_of
 
 DATA = ("glyphs", "omniglot", "mini_imagenet", "digits", "stl10", "cifar100")  # others, with large pictures, come last
-SEEDS = {TrainConfig: 1, TransferConfig: 3}  # as in the paper
+SEEDS = {FewShot: 1, Transfer: 3}  # as in the paper
 
 
 class Job(NamedTuple):
@@ -56,16 +55,17 @@ def price(preset: str) -> tuple[Any, ...]:
     config = kind_of(preset).presets()[preset]
     name = config.data.name
     rank = DATA.index(name) if name in DATA else len(DATA)
-    if isinstance(config, TransferConfig):
+    if isinstance(config, Transfer):
         return rank, 0, 0, config.products, config.steps, preset
     return rank, config.data.ways, config.test_episodes.shots, few_shot_price(config), 0, preset
 
 
-def few_shot_price(config: TrainConfig) -> int:
+def few_shot_price(config: FewShot) -> int:
     """A second-order product costs some three gradients"""
-    windows = len(window_lengths(config.inner.steps, config.window))
-    products = {"maml": windows, "multi_step": windows, "imaml": config.method.cg_steps or 5}.get(config.method.name, 0)
-    return config.outer.iterations * config.outer.tasks * (windows + 3 * products)
+    windows = len(window_lengths(config.steps, config.window))
+    solver = getattr(getattr(config.method, "solver", None), "steps", 0)
+    products = {"maml": windows, "multi_step": windows, "imaml": solver}.get(config.method_name, 0)
+    return config.iterations * config.tasks * (windows + 3 * products)
 
 
 def is_done(claim: Claim, content: Content | None, evidence: Evidence, seeds: int | None) -> bool:
@@ -77,7 +77,7 @@ def is_done(claim: Claim, content: Content | None, evidence: Evidence, seeds: in
         return claim.computed and NOT_AT_HAND not in content["note"]  # more may be there by now
     presets, wanted = presets_of(claim, evidence), seeds or seeds_of(claim.presets[0])
     configs = [kind_of(preset).configured(preset, 0, evidence.iterations, {}) for preset in presets]
-    iterations = min((c.outer.iterations for c in configs if isinstance(c, TrainConfig)), default=0)
+    iterations = min((c.iterations for c in configs if isinstance(c, FewShot)), default=0)
     runs = sum(evidence.lacking(preset) is None for preset in presets) * wanted
     return bool(
         content["iterations"] >= iterations

@@ -4,12 +4,12 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from metastep.train.transfer.presets import SIZES, TARGETS
 from study.bench.cases import TRANSFERS, transfer_setting
 from study.bench.results import Row
 from study.claims.claims import Finding, Presets, Verdict, holds
 from study.claims.costs import about, absent, gpu_first, read_rows, saving_verdict
 from study.claims.evidence import Evidence
+from study.targets import SIZES, TARGETS
 
 BIRD = transfer_setting("bird")
 T = 2  # virtual steps
@@ -50,7 +50,7 @@ def is_variant(row: Row) -> bool:
 
 def pictures_of(row: Row) -> int:
     """In a batch: some files count them as tasks, in others the setting says it"""
-    return int(row["tasks"]) if row["tasks"] > 1 else TRANSFERS[row["setting"]].config.data.batch
+    return int(row["tasks"]) if row["tasks"] > 1 else TRANSFERS[row["setting"]].config.batch
 
 
 class BySteps(NamedTuple):

@@ -11,53 +11,52 @@ from typing import Any
 from metastep.data.progress import Progress
 from metastep.data.registry import data_set
 from metastep.errors import MetastepError
+from metastep.train.config import Transfer
 from metastep.train.fields import Device
 from metastep.train.metrics import read_metrics
+from metastep.train.presets import transfer
 from metastep.train.run import Run
 from metastep.train.transfer import train as training
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.epoch import Trained
-from metastep.train.transfer.presets import PRESETS, SIZES
 from metastep.train.transfer.source import find_weights
 from metastep.train.turns import Turns
 from study.claims.data_notes import data_root, files_note
 from study.claims.outcomes import Outcome, Position, read_made
+from study.targets import SIZES
 
 LOOKED_AT, LOOKS = "-sgd-baseline", 144  # as the paper's figure does; a look takes as long as several iterations
 
 
-def presets() -> dict[str, TransferConfig]:
-    return PRESETS
+def presets() -> dict[str, Transfer]:
+    return transfer()
 
 
-def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> TransferConfig:
+def configured(preset: str, seed: int, iterations: int | None, changes: dict[str, Any]) -> Transfer:
     del iterations  # of few-shot runs; a transfer run is a number of epochs, and its schedule ends with them
     looks = look_every(preset) if preset.endswith(LOOKED_AT) else 0
-    return replace(PRESETS[preset], seed=seed, gradient_difference=looks, **changes)
+    return replace(transfer()[preset], seed=seed, gradient_difference=looks, **changes)
 
 
 def look_every(preset: str) -> int:
     """In iterations; by the paper's sizes, or once in an epoch where it has none"""
-    config, target = PRESETS[preset], preset.partition("-")[0]
-    of_an_epoch = -(-SIZES[target][0] // config.data.batch) if target in SIZES else LOOKS
+    config, target = transfer()[preset], preset.partition("-")[0]
+    of_an_epoch = -(-SIZES[target][0] // config.batch) if target in SIZES else LOOKS
     return max(1, config.epochs * of_an_epoch // LOOKS)
 
 
 def is_of(config: Any, preset: str) -> bool:
-    return (
-        isinstance(config, TransferConfig) and config.essential == configured(preset, config.seed, None, {}).essential
-    )
+    return isinstance(config, Transfer) and config.essential == configured(preset, config.seed, None, {}).essential
 
 
 def trained_as(preset: str) -> str:
     return preset
 
 
-def read(folder: Path) -> TransferConfig:
-    return Run.open(folder).config(TransferConfig)
+def read(folder: Path) -> Transfer:
+    return Run.open(folder).config(Transfer)
 
 
-def lacking(config: TransferConfig, data: Path | None) -> str | None:
+def lacking(config: Transfer, data: Path | None) -> str | None:
     if not is_there(config.data.name, data):
         return config.data.name
     if config.needs_source and config.source.weights:
@@ -74,7 +73,7 @@ def is_there(name: str, data: Path | None) -> bool:
     return kind.embedded or bool(root and kind.find(root))
 
 
-def described(config: TransferConfig, data: Path | None) -> str:
+def described(config: Transfer, data: Path | None) -> str:
     kind, root = data_set(config.data.name), data_root(data)
     source = ""
     if config.needs_source:
@@ -84,7 +83,7 @@ def described(config: TransferConfig, data: Path | None) -> str:
 
 
 def train(
-    config: TransferConfig, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
+    config: Transfer, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
 ) -> Turns[Trained]:
     return training.train_in_turns(config, folder, data, reading)
 

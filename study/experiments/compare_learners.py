@@ -13,21 +13,21 @@ import metastep as ms
 from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
 from metastep.data.registry import load
+from metastep.train.config import FewShot
 from metastep.train.fewshot.building import gradient_of
-from metastep.train.fewshot.config import MethodConfig, TrainConfig
 from study import results
 from study.experiments import arguments
 from study.experiments.compare_conv4 import EVALUATION_SEED, told
 
 METHODS = {
-    "MAML": MethodConfig("maml"),
-    **{f"Multi-step({n})": MethodConfig("multi_step", window=n) for n in (2, 4, 8)},
-    "FO-MAML": MethodConfig("fo_maml"),
-    **{f"iMAML, λ = {λ:g}": MethodConfig("imaml", strength=λ, free=True, cg_steps=5) for λ in (2.0, 24.0)},
+    "MAML": ms.MAML(),
+    **{f"Multi-step({n})": ms.MultiStep(window=n) for n in (2, 4, 8)},
+    "FO-MAML": ms.FOMAML(),
+    **{f"iMAML, λ = {λ:g}": ms.IMAML(strength=λ, free=True) for λ in (2.0, 24.0)},
 }
 
 
-def gradients(config: TrainConfig, net: nn.Module) -> dict[str, ms.MetaGradient]:
+def gradients(config: FewShot, net: nn.Module) -> dict[str, ms.MetaGradient]:
     """Without weight decay, of which an implicit gradient would not know"""
     config = replace(config, inner=replace(config.inner, weight_decay=0.0))
     return {name: gradient_of(replace(config, method=method), net) for name, method in METHODS.items()}
@@ -42,7 +42,7 @@ def look(folder: Path, data: Path | None, count: int) -> list[dict[str, Any]]:
     for row in ms.compare(gradients(config, learner.net), learner.meta, tasks, repeats=1):
         rows.append({
             "run": folder.name, "setting": f"{config.data.name}-{config.data.ways}w{config.data.shots}s",
-            "implementation": "metastep", "steps": config.inner.steps, "tasks": count, "chunk": None,
+            "implementation": "metastep", "steps": config.steps, "tasks": count, "chunk": None,
             "precision": "fp32", "inner_rate": config.inner.lr, "momentum": config.inner.momentum, **told(row),
             "note": "",
         })  # fmt: skip

@@ -12,7 +12,7 @@ from metastep.core.trees import Tree, norm, subtract
 from metastep.core.windows import Task
 from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.parts import prepare
 
@@ -20,12 +20,12 @@ HEAD = "head"  # how the names of the last layer's parameters begin
 
 
 @torch.no_grad()
-def first_look(config: TrainConfig, images: Pictures) -> dict[str, float | None]:
+def first_look(config: FewShot, images: Pictures) -> dict[str, float | None]:
     """Means over the tasks of the first iteration, None where they are not finite; of the queries, all but the last"""
     learner, _, gradient, draw, _ = prepare(config, images, None, ALONE)
-    batch = draw(0, config.outer.tasks)
+    batch = draw(0, config.tasks)
     grad = gradient.unchecked(learner.meta, batch).grad
-    size = config.chunk_size or config.outer.tasks
+    size = config.chunk_size or config.tasks
     seen = vmap(lambda task: adaptation(learner, task), chunk_size=size)(batch)
     lengths = {"gradient_norm": norm(grad), "head_gradient_norm": norm(part(grad, True))}
     found = {name: float(values.mean()) for name, values in (seen | lengths).items()}

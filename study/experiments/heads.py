@@ -40,8 +40,8 @@ def row(folder: Path, episodes: int, data: Path | None) -> dict[str, Any]:
     assert gain is not None, "the same episodes"
     return {
         "run": folder.name, "setting": f"{config.data.name}-{config.data.ways}w{config.data.shots}s",
-        "implementation": "metastep", "method": folder.name.split("-")[2], "steps": config.inner.steps,
-        "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size, "precision": "float32",
+        "implementation": "metastep", "method": folder.name.split("-")[2], "steps": config.steps,
+        "window": config.window, "tasks": config.tasks, "chunk": config.chunk_size, "precision": "float32",
         "episodes": episodes, "median_apart": float(rows.median()), "most_apart": float(rows.max()),
         "accuracy": as_is.accuracy, "interval": as_is.interval, "from_zero": zero.accuracy,
         "gain": gain.mean, "gain_interval": gain.interval, "early": early(as_is), "early_from_zero": early(zero),

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from metastep import Learner
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.evaluate import Request, digest, evaluate
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.shipped import find_learner
@@ -23,7 +23,7 @@ from study.tables.claim_tables import CLAIMS
 SHOTS, WAYS = (1, 5), (5, 10, 20)
 
 
-def otherwise(config: TrainConfig, most_ways: int = max(WAYS), one_by_one: bool = False) -> list[Request]:
+def otherwise(config: FewShot, most_ways: int = max(WAYS), one_by_one: bool = False) -> list[Request]:
     """What it was not trained for: classes as they are, pictures one by one, other shots, other ways"""
     turned = [Request(rotations="none")] if config.test.rotations != "none" else []
     alone = [Request(one_by_one=True)] if one_by_one else []

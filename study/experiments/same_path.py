@@ -19,8 +19,8 @@ from metastep.core.problems import few_shot
 from metastep.core.random import seed_noise
 from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
+from metastep.train.config import FewShot
 from metastep.train.device import prepare_device, uses_gpu
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.parts import meta_step, prepare
@@ -49,13 +49,13 @@ class Trained(NamedTuple):
     seconds: float
 
 
-def trained(config: TrainConfig, images: Pictures, plain: bool) -> Trained:
+def trained(config: FewShot, images: Pictures, plain: bool) -> Trained:
     parts, began = prepare(config, images, None, ALONE), time.perf_counter()
     if plain:
         problem = few_shot(parts.learner.net, plain_cross_entropy)
         parts = parts._replace(gradient=replace(parts.gradient, problem=problem))
     step, losses = meta_step(config, parts, ALONE, done=0), []
-    for k in range(config.outer.iterations):
+    for k in range(config.iterations):
         seed_noise(config.seed, k)
         losses.append(step().loss.clone())  # a replay writes over what the last one returned
     step.settle()
@@ -88,12 +88,12 @@ def together_for(losses: Tensor, others: Tensor) -> int:
 
 
 class Found(NamedTuple):
-    config: TrainConfig
+    config: FewShot
     run: Trained
     test: Evaluation
 
 
-def compared(config: TrainConfig, method: str, episodes: int, data: Path | None) -> list[dict[str, Any]]:
+def compared(config: FewShot, method: str, episodes: int, data: Path | None) -> list[dict[str, Any]]:
     """A row for each of the runs"""
     images, _ = read_images(config, data)
     found = {}
@@ -112,9 +112,10 @@ def row(method: str, name: str, found: Found, plain: Found) -> dict[str, Any]:
     assert better is not None, "the same episodes"
     return {
         "setting": f"{config.data.name}-{SETTING}", "implementation": "metastep", "method": method,
-        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size,
-        "precision": config.precision, "filters": config.net.filters, "rate": config.inner.lr, "run": name,
-        "seed": config.seed, "iterations": config.outer.iterations, "seconds": round(run.seconds, 1),
+        "steps": config.steps, "window": config.window, "tasks": config.tasks, "chunk": config.chunk_size,
+        "precision": config.precision, "filters": config.net.options.get("filters"),
+        "rate": config.inner.lr, "run": name,
+        "seed": config.seed, "iterations": config.iterations, "seconds": round(run.seconds, 1),
         "curve": smoothed(run.losses), "distance": round(distance(run.losses, plain.run.losses), 5),
         "together_for": together_for(run.losses, plain.run.losses), "episodes": test.episodes,
         "accuracy": test.accuracy, "interval": test.interval, "difference": better.mean,

@@ -33,7 +33,7 @@ def first_iteration(case: Case, precision: Precision, compile: bool) -> tuple[di
     device = prepare_device("auto", precision, THREADS)
     config = replace(config_of(case, device), precision=precision, compile=compile)
     if device.type == "cpu":
-        config = replace(config, data=replace(config.data, batch=SMALL))
+        config = replace(config, batch=SMALL)
     pictures = load(case, device)
     with untrained_source(config, pictures.train) as weights:
         parts = prepare(config, pictures, weights)

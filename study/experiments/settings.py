@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from metastep.train.config import FewShot
 from metastep.train.device import uses_gpu
-from metastep.train.fewshot.config import TrainConfig
-from metastep.train.fewshot.presets import PRESETS
+from metastep.train.presets import few_shot
 from study.claims import fewshot_runs
 
 
@@ -30,18 +30,19 @@ def size_here() -> Size:
 
 def data_set(data: Path | None) -> str:
     """Omniglot, where it is at hand"""
-    return "glyphs" if fewshot_runs.lacking(PRESETS["omniglot-5w1s-maml"], data) else "omniglot"
+    return "glyphs" if fewshot_runs.lacking(few_shot()["omniglot-5w1s-maml"], data) else "omniglot"
 
 
-def configured(dataset: str, setting: str, method: str, size: Size, iterations: int) -> TrainConfig:
+def configured(dataset: str, setting: str, method: str, size: Size, iterations: int) -> FewShot:
     """`setting`: such as 5w1s; `method`: such as multistep4"""
-    config = PRESETS[f"omniglot-{setting}-{method}"]
+    config = few_shot()[f"omniglot-{setting}-{method}"]
     rotations = config.data.rotations if dataset == "omniglot" else "none"
     return replace(
         config,
         data=replace(config.data, name=dataset, rotations=rotations, queries=size.queries or config.data.queries),
-        net=replace(config.net, filters=size.filters),
+        net=config.net.changed(filters=size.filters),
         inner=replace(config.inner, lr=size.rate or config.inner.lr),
-        outer=replace(config.outer, tasks=size.tasks or config.outer.tasks, iterations=iterations),
+        tasks=size.tasks or config.tasks,
+        iterations=iterations,
         chunk_size=size.chunk,
     )

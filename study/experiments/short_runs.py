@@ -15,10 +15,10 @@ import torch
 
 from metastep import Learner
 from metastep.cli.common import unless_stopped
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.train import train
+from metastep.train.presets import few_shot
 from study import results
 from study.experiments import arguments
 
@@ -26,10 +26,10 @@ EPISODES = 200
 METHODS = ("multistep4", "maml", "fomaml", "reptile")
 
 
-def configuration(method: str, dataset: str, iterations: int) -> TrainConfig:
-    config = PRESETS[f"glyphs-5w1s-{method}"]
+def configuration(method: str, dataset: str, iterations: int) -> FewShot:
+    config = few_shot()[f"glyphs-5w1s-{method}"]
     data = replace(config.data, name=dataset, rotations="none" if dataset == "glyphs" else "per_episode")
-    return replace(config, data=data, outer=replace(config.outer, iterations=iterations))
+    return replace(config, data=data, iterations=iterations)
 
 
 def setting_of(dataset: str) -> str:
@@ -44,8 +44,8 @@ def run(method: str, dataset: str, iterations: int, data: Path | None) -> dict[s
         learner = Learner.load(Path(folder) / "run", "last")
     found = evaluate(learner, Request(episodes=EPISODES), data)
     return {
-        "setting": setting_of(dataset), "implementation": "metastep", "method": method, "steps": config.inner.steps,
-        "window": config.method.window or 1, "tasks": config.outer.tasks, "chunk": config.chunk_size,
+        "setting": setting_of(dataset), "implementation": "metastep", "method": method, "steps": config.steps,
+        "window": config.window or 1, "tasks": config.tasks, "chunk": config.chunk_size,
         "precision": config.precision, "iterations": trained.iterations, "seconds": round(trained.seconds, 1),
         "episodes": EPISODES, "accuracy": found.accuracy, "interval": found.interval, "note": "",
     }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 from metastep.cli.common import UNFINISHED
 from metastep.nets.head_init import HeadInit
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.sampling import fitted, read_images
 from metastep.train.files import replace_file
 from metastep.train.turns import Turns
@@ -48,9 +48,9 @@ class Study:
     episodes: int  # of a validation
     looks: int  # validations of a run
 
-    def config(self, job: Job) -> TrainConfig:
+    def config(self, job: Job) -> FewShot:
         config = configured(data_set(self.data), job.setting, job.method, self.size, self.iterations)
-        config = replace(config, net=replace(config.net, head_init=job.head), precision=trials.usual_precision())
+        config = replace(config, net=config.net.changed(head_init=job.head), precision=trials.usual_precision())
         return trials.validated(config, self.iterations, self.looks, self.episodes)
 
     def complete(self, jobs: Sequence[Job], places: int, budget: float | None) -> dict[str, str]:

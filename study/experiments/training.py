@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.files import replace_file
 from metastep.train.metrics import read_metrics
+from metastep.train.presets import few_shot
 from metastep.train.run import Run
 from study import results
 from study.claims import transfer_runs
@@ -51,7 +51,7 @@ def settings(folder: Path = FOLDER) -> dict[str, dict[str, dict[str, list[Point]
     paths = sorted(folder.glob("*.json"), reverse=True)  # so that of several seeds the first one stays
     kept = {path.stem.rpartition("-")[0]: path for path in paths}
     found: dict[str, dict[str, dict[str, list[Point]]]] = {}
-    for preset in (name for name in PRESETS if name in kept):
+    for preset in (name for name in few_shot() if name in kept):
         data, setting, method = preset.split("-")
         of = found.setdefault(data, {}).setdefault(f"{data}-{setting}", {})
         of[method] = json.loads(kept[preset].read_text())["curve"]

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from metastep.cli.transfer_demo import METHODS, configured, finished
-from metastep.train.transfer.config import TransferConfig
-from metastep.train.transfer.presets import PRESETS
+from metastep.train import presets
+from metastep.train.config import Transfer
 from metastep.train.transfer.source import source_run
 from study import results
 from study.experiments import arguments
@@ -29,14 +29,14 @@ WAYS = {**METHODS, **OTHERS}
 
 
 def run(seed: int, folder: Path, epochs: int | None) -> Iterator[dict[str, Any]]:
-    first = source_run(replace(PRESETS[METHODS["scratch"]], seed=seed))
+    first = source_run(replace(presets.transfer()[METHODS["scratch"]], seed=seed))
     first = replace(first, epochs=epochs or first.epochs)
     yield row("source", seed, first, folder / "source")
     for name, preset in WAYS.items():
-        yield row(name, seed, configured(PRESETS[preset], folder, epochs, seed), folder / name)
+        yield row(name, seed, configured(presets.transfer()[preset], folder, epochs, seed), folder / name)
 
 
-def row(name: str, seed: int, config: TransferConfig, folder: Path) -> dict[str, Any]:
+def row(name: str, seed: int, config: Transfer, folder: Path) -> dict[str, Any]:
     trained = finished(folder, config)
     assert trained.best is not None
     assert trained.test is not None
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="of each run, to try it out")
     options = parser.parse_args()
     command = arguments.command("transfer_digits", options)
-    torch.set_num_threads(PRESETS[METHODS["scratch"]].threads)  # a file tells it, and runs set it anyway
+    torch.set_num_threads(presets.transfer()[METHODS["scratch"]].threads)  # a file tells it, and runs set it anyway
     rows = of_whole_seeds(results.kept("transfer-digits", command))
     for seed in sorted(set(range(options.seeds)) - {row["seed"] for row in rows}):
         with tempfile.TemporaryDirectory() as folder:

@@ -26,21 +26,23 @@ from metastep.core.curvature import exact_forward
 from metastep.data.batches import Batches
 from metastep.step.capture import Captured as CapturedUnit, Unit, recorded_by_cuda
 from metastep.step.compiler.compiling import Compiled, Step
+from metastep.train import config as schema
 from metastep.train.device import device_for
-from metastep.train.transfer import lookahead, presets
+from metastep.train.transfer import lookahead
 from metastep.train.transfer.building import laid_out, layout_on, method_of
 from metastep.train.transfer.iteration import initial_state, iteration
 from study import results
 from study.bench.cases import TRANSFERS, Transfer
 from study.bench.transfer import RATE, nets, pictures
 from study.experiments import arguments
+from study.targets import config_of
 
-METHODS = {
-    "scratch": presets.SCRATCH,
-    "baseline": presets.TRANSFER,
-    "multi_step": presets.METHODS["multistep"],
-    **{name: presets.ABLATIONS[name] for name in ("t0", "t1", "t3")},
-    "3-step estimate": presets.ABLATIONS["3step-estimate"],
+METHODS = {  # as the presets call them
+    "scratch": "scratch",
+    "baseline": "baseline",
+    "multi_step": "multistep",
+    **{name: name for name in ("t0", "t1", "t3")},
+    "3-step estimate": "3step-estimate",
 }
 WARM = 1  # recording is done in the first call
 STANDARD, BIRD = "transfer-stl10", "transfer-bird"
@@ -119,8 +121,8 @@ def planned(settings: Iterable[str], variants: Mapping[str, Collection[str]], wa
 
 
 def row_of(job: Job, sizes: Transfer, ways: Ways, device: torch.device, repeats: int, precision: str) -> dict[str, Any]:
-    data, config = pictures(sizes, device).train, replace(sizes.config, method=METHODS[job.method])
-    x, y = Batches(data, config.data.batch, config.data.augment).batch(0, 0)
+    data, config = pictures(sizes, device).train, with_method(sizes.config, job.method)
+    x, y = Batches(data, config.batch, config.data.augment).batch(0, 0)
     x = x.contiguous(memory_format=layout_on(device))
     method, (target, guide) = method_of(config), nets(config, data, x[:2])
     laid_out(target.module, layout_on(device))
@@ -137,9 +139,13 @@ def row_of(job: Job, sizes: Transfer, ways: Ways, device: torch.device, repeats:
     }  # fmt: skip
 
 
+def with_method(config: schema.Transfer, method: str) -> schema.Transfer:
+    own = config_of("stl10", "sgd", METHODS[method])
+    return replace(config, method=own.method, steps=own.steps)
+
+
 def with_fewer(setting: Transfer, times: int) -> Transfer:
-    data = setting.config.data
-    return replace(setting, config=replace(setting.config, data=replace(data, batch=data.batch // times)))
+    return replace(setting, config=replace(setting.config, batch=setting.config.batch // times))
 
 
 def main() -> None:

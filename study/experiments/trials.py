@@ -13,12 +13,11 @@ from metastep.data.progress import QUIETLY
 from metastep.errors import NonFiniteError
 from metastep.train.asked_for import require_run_of
 from metastep.train.budget import within
+from metastep.train.config import FewShot, Transfer, Validation
 from metastep.train.device import release, uses_gpu
-from metastep.train.fewshot.config import TrainConfig, ValidationConfig
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.turns import Turns
 from study import results
 from study.claims.kinds import Kind
@@ -39,15 +38,14 @@ def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> 
     parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
 
 
-def validated(config: TrainConfig, iterations: int, looks: int, episodes: int) -> TrainConfig:
+def validated(config: FewShot, iterations: int, looks: int, episodes: int) -> FewShot:
     """On training classes alone, judged on those held out"""
     every = max(1, iterations // looks)
     return replace(
         config,
         data=replace(config.data, split="train"),
-        outer=replace(config.outer, iterations=iterations),
-        validation=ValidationConfig(every, episodes),
-        checkpoint_every=every,
+        iterations=iterations,
+        validation=Validation(every, episodes),
     )
 
 
@@ -89,13 +87,13 @@ def complete(
 
 def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
     run = Run.open(folder)
-    config, trained, seen = run.config(TrainConfig), state(run), validations(run)
+    config, trained, seen = run.config(FewShot), state(run), validations(run)
     return {
         "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
-        "steps": config.inner.steps, "window": config.window, "tasks": config.outer.tasks, "chunk": config.chunk_size,
-        "precision": config.precision, "filters": config.net.filters, "rate": config.inner.lr,
-        "head": config.net.head_init, "iterations": trained.get("iterations", 0),
-        "wanted": config.outer.iterations, **cost(trained), "episodes": config.validation.episodes,
+        "steps": config.steps, "window": config.window, "tasks": config.tasks, "chunk": config.chunk_size,
+        "precision": config.precision, "filters": config.net.options.get("filters"), "rate": config.inner.lr,
+        "head": config.net.options.get("head_init"), "iterations": trained.get("iterations", 0),
+        "wanted": config.iterations, **cost(trained), "episodes": config.validation.episodes,
         "curve": curve(seen), "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
     }  # fmt: skip
 
@@ -103,7 +101,7 @@ def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[
 def transfer_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
     """What counts is the test at the first best validation; that of the last epoch is told too"""
     run = Run.open(folder)
-    config, seen = run.config(TransferConfig), validations(run)
+    config, seen = run.config(Transfer), validations(run)
     best = max(seen, key=lambda row: row["validation_accuracy"]) if seen else None  # the first of equals
     return {
         "setting": setting, "implementation": "metastep", "method": method, "steps": config.steps,

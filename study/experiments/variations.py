@@ -6,18 +6,17 @@
         --vary inner.lr=0.1,0.04,0.01,0.004
     python -m study run variations implicit --presets omniglot-5w1s-imaml \\
         --vary inner.lr=0.05 method.free=true+method.strength=24
-    python -m study run variations implicit --presets omniglot-5w1s-imaml --base net.filters=16+outer.tasks=8 \\
+    python -m study run variations implicit --presets omniglot-5w1s-imaml --base net.filters=16+tasks=8 \\
         --vary data.queries=15
-    python -m study run variations carried --presets omniglot-5w1s-reptile --vary method.carried=null
+    python -m study run variations carried --presets omniglot-5w1s-reptile --vary method.keep_memory=false
     python -m study run variations transfer-choices --presets stl10-sgd-baseline stl10-sgd-multistep \\
-        --vary meta.lr=0.0001 seed=1
+        --vary outer.lr=0.0001 seed=1
 
 Few-shot presets are trained on training classes alone, and judged on validation classes; transfer presets as usual.
 Names are those of config.json. --base makes every run smaller, so that a CPU can train it.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,17 +25,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from metastep.cli.common import UNFINISHED
-from metastep.errors import MetastepError
-from metastep.train.config import from_plain, to_plain
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot, Transfer
+from metastep.train.overrides import overridden
 from metastep.train.run import Run
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.turns import Turns
 from study.claims.kinds import kind_of
 from study.experiments import arguments, trials
 from study.tables.curves import VARIED
 
-Config = TrainConfig | TransferConfig
+Config = FewShot | Transfer
 UNCHANGED = "as it is"
 
 
@@ -61,28 +58,10 @@ def preset_of(name: str, base: str = "") -> Config:
 
 
 def varied(config: Config, change: str) -> Config:
-    """`config` with entries of its config.json changed"""
+    """`config` with fields changed"""
     if change in ("", UNCHANGED):
         return config
-    plain = to_plain(config)
-    for one in change.split("+"):
-        name, _, value = one.partition("=")
-        *sections, field = name.split(".")
-        part = plain
-        for section in sections:
-            part = part.get(section, {})
-        if field not in part:
-            raise MetastepError(f"{name!r}: there is no such entry in a config.json. One is inner.lr.")
-        part[field] = value_of(value)
-    return from_plain(type(config), plain)
-
-
-def value_of(text: str) -> Any:
-    """As JSON has it; what is none is a word"""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    return overridden(config, change.split("+"))
 
 
 def variations(presets: list[str], vary: list[str], base: str = "") -> Iterator[Variation]:
@@ -120,13 +99,13 @@ def main() -> None:
 
 def judged(config: Config, options: argparse.Namespace) -> Config:
     """So that there is a validation to go by"""
-    if isinstance(config, TransferConfig):
+    if isinstance(config, Transfer):
         return config
     return trials.validated(config, options.iterations, options.looks, options.episodes)
 
 
 def described(one: Variation, folder: Path, failure: str) -> dict[str, Any]:
-    if isinstance(one.config, TransferConfig):
+    if isinstance(one.config, Transfer):
         setting, _, method = one.preset.partition("-")
         return trials.transfer_row(folder, setting, method, failure) | {"change": one.change}
     setting, _, method = one.preset.rpartition("-")
@@ -137,7 +116,7 @@ def parsed() -> argparse.Namespace:
     parser = arguments.parser("variations", __doc__)
     parser.add_argument("name", choices=VARIED, help="of the study: results/bench/DEVICE-NAME.json")
     parser.add_argument("--presets", nargs="+", required=True)
-    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+outer.tasks=8")
+    parser.add_argument("--base", default="", help="of every run, such as net.filters=16+tasks=8")
     parser.add_argument(
         "--vary", nargs="+", default=[], help="such as inner.lr=0.1,0.04 or net.head_init=zero+inner.lr=0.1"
     )

@@ -111,7 +111,7 @@ def transfer(rows: dict[Case, Row]) -> Iterator[str]:
 
 
 def _measured(case: Case, row: Row) -> str:
-    size = TRANSFERS[case.setting].config.data.batch if case.setting in TRANSFERS else case.tasks
+    size = TRANSFERS[case.setting].config.batch if case.setting in TRANSFERS else case.tasks
     return line(
         f"{case.setting}, {size}", f"{case.method_label}, {case.steps}", case.implementation,
         _ms(row["ms"]), _ms(row["ms_spread"] / 2), f"{row['peak_mib']:,.0f}",

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from metastep.train.transfer import presets
-from study import results
+from study import results, targets
 from study.claims import files, keeping, page
 from study.claims.cells import OMNIGLOT, Printed, few_shot_verdict
 from study.claims.evidence import Evidence
@@ -90,7 +89,7 @@ def timed() -> Epochs | None:
 
 def ablated() -> tuple[str, dict[str, tuple[Outcome, ...]]] | None:
     """Where the paper has its ablations, or on the stand-in where there is more of them"""
-    found = {target: _ablations_on(target) for target in presets.ABLATED}
+    found = {target: _ablations_on(target) for target in targets.ABLATED}
     most = max(found, key=lambda target: len(found[target]))  # the first, of as many
     return (most, found[most]) if found[most] else None
 

@@ -18,7 +18,7 @@ from metastep.train.run import Run
 def test_version_and_help() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"metastep {__version__}"
     help_text = CliRunner().invoke(app, ["--help"]).output
-    commands = ("demo", "train", "evaluate", "classify", "report", "presets", "transfer", "data")
+    commands = ("train", "resume", "evaluate", "classify", "compare", "report", "presets", "learners", "demo", "data")
     assert all(name in help_text for name in commands)
 
 
@@ -30,7 +30,7 @@ def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:
         assert all(name in run.output for name in ("untrained", "Multi-step(4)", "first order", "report.html"))
     other = CliRunner().invoke(app, [*arguments[:-3], "3", *arguments[-2:]])
     assert other.exit_code == 2
-    assert "multistep4': is a run of something else (outer.iterations = 2, not 3). Choose another --out" in other.output
+    assert "multistep4': is a run of something else (iterations = 2, not 3). Choose another --out" in other.output
     assert "<html" in (tmp_path / "demo" / "report.html").read_text()
 
 

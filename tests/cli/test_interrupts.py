@@ -46,10 +46,10 @@ def interrupted(command: list[str], folder: Path, package: str = "torch") -> tup
 @pytest.mark.parametrize("command", [SCRIPT, MODULE], ids=["metastep", "-m metastep"])
 @pytest.mark.parametrize("package", ["typer", "torch"])
 def test_ctrl_c_while_a_package_is_imported_ends_quietly(command: list[str], package: str, tmp_path: Path) -> None:
-    assert interrupted([*command, "presets"], tmp_path, package) == (130, "")
+    assert interrupted([*command, "train"], tmp_path, package) == (130, "")
 
 
-LOADING_NO_TORCH = (["transfer", "presets"], ["data", "list"], ["data", "get", "."])
+LOADING_NO_TORCH = (["presets"], ["learners"], ["data", "list"], ["data", "get", "."])
 
 
 @pytest.mark.parametrize("command", [words for words in runnable() if words not in LOADING_NO_TORCH], ids=" ".join)
@@ -64,7 +64,7 @@ def test_a_program_that_imports_metastep_is_interrupted_as_ever(tmp_path: Path) 
 
 def test_a_job_that_is_told_to_ignore_ctrl_c_does(tmp_path: Path) -> None:
     say = "import signal, sys\nprint(signal.getsignal(signal.SIGINT))\nsys.exit()"
-    ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *MODULE, "presets"]
+    ignoring = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *MODULE, "train"]
     run = subprocess.run(ignoring, env=with_package("torch", say, tmp_path), capture_output=True, text=True)
     assert run.stdout.strip() == str(signal.SIG_IGN)
 

@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 from metastep.cli import data as commands
 from metastep.cli.data import app
 from metastep.cli.train import DEFAULT
-from metastep.cli.transfer import DEFAULT as TRANSFER_DEFAULT
 from metastep.data.registry import data_set, data_sets, load
 from metastep.data.sets.mnist import FILES
-from metastep.train.fewshot.presets import PRESETS
-from metastep.train.transfer.presets import PRESETS as TRANSFER_PRESETS
+from metastep.train import presets
 from tests.data.helpers import write_classes
+
+TRANSFER_DEFAULT = "digits-sgd-multistep"
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +195,7 @@ def test_check_says_which_splits_cannot_serve(tmp_path: Path) -> None:
 
 def test_what_check_agrees_to_can_be_trained_by_default() -> None:
     usual = Signature.from_callable(commands.check).parameters
-    asked = PRESETS[DEFAULT].train_episodes
+    asked = presets.few_shot()[DEFAULT].train_episodes
     assert [usual[name].default for name in ("ways", "shots", "queries")] == [asked.ways, asked.shots, asked.queries]
 
 
@@ -290,8 +290,8 @@ def test_glyphs_are_for_both() -> None:
 
 def test_what_check_supposes_is_what_transfer_does_by_default() -> None:
     usual = Signature.from_callable(commands.check).parameters
-    asked = TRANSFER_PRESETS[TRANSFER_DEFAULT].data
-    assert (usual["size"].default, usual["batch"].default) == (asked.size, asked.batch)
+    asked = presets.transfer()[TRANSFER_DEFAULT]
+    assert (usual["size"].default, usual["batch"].default) == (asked.data.size, asked.batch)
 
 
 def test_show_of_a_folder_with_parts_shows_one(tmp_path: Path, elsewhere: Path) -> None:

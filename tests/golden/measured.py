@@ -19,11 +19,10 @@ from torch.nn.functional import interpolate
 
 import metastep as ms
 from metastep.data.registry import data_set, load
-from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
+from metastep.train import presets
 from metastep.train.fewshot.shipped import shipped
 from metastep.train.fewshot.train import train as train_few_shot
 from metastep.train.run import Run
-from metastep.train.transfer.presets import PRESETS as TRANSFER
 from metastep.train.transfer.train import train as train_transfer
 from study.tables.pages import TABLES
 
@@ -69,16 +68,16 @@ def _feeds_batchnorm(name: str, tree: dict[str, Tensor]) -> bool:
 
 def few_shot_sketch(preset: str, folder: Path) -> Sketch:
     """Of θ after 20 iterations in float64."""
-    usual = FEW_SHOT[preset]
-    outer, validation = replace(usual.outer, iterations=20), replace(usual.validation, every=0)
-    config = replace(usual, outer=outer, validation=validation, precision="float64", device="cpu")
+    usual = presets.few_shot()[preset]
+    validation = replace(usual.validation, every=0)
+    config = replace(usual, iterations=20, validation=validation, precision="float64", device="cpu")
     train_few_shot(config, folder)
     return sketched(ms.Learner.load(folder).meta)
 
 
 def transfer_sketch(folder: Path) -> Sketch:
     """Of φ after one epoch in float64; the source is trained for one, too."""
-    usual = TRANSFER[TRANSFER_PRESET]
+    usual = presets.transfer()[TRANSFER_PRESET]
     source = replace(usual.source, epochs=1)
     train_transfer(replace(usual, source=source, epochs=1, precision="float64", device="cpu"), folder)
     return sketched(Run.open(folder).load()["state"]["target"]["params"]["target"])

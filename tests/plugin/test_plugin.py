@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from typer.testing import CliRunner
 
 import metastep as ms
+from metastep.cli.main import app
 from metastep.core import registry
 from metastep.core.options import options_of
 from metastep.data.episodes import Episodes
+from metastep.train.config import FewShot
 from metastep.train.fewshot.sampling import Sampler
+from metastep.train.run import Run
+from metastep.train.toml import to_toml
+from metastep.train.validated import to_plain
 from tests.core import laws
 
 HERE = Path(__file__).resolve().parent
@@ -127,6 +133,35 @@ def test_few_shot_learning_with_all_five() -> None:
         step()
     after = gradient.judge(net, check(0, 50)).metrics["accuracy"].mean()
     assert after > max(0.95, before + 0.1)
+
+
+CHANGES = [
+    "data=waves",
+    "net=patches",
+    "net.width=8",
+    "inner=lion",
+    "inner.beta=0.5",
+    "method=growing",
+    "method.first=2",
+]
+
+
+def test_a_command_line_and_a_file_name_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["iterations=2", "tasks=2", "validation.every=0"]
+    done = CliRunner().invoke(app, ["train", "glyphs-5w1s-maml", *CHANGES, *small, "--out", "typed"])
+    assert done.exit_code == 0, done.output
+    config = Run.open(Path("typed")).config(FewShot)
+    assert (config.inner_name, config.inner.beta, config.method.first, config.net.options) == (
+        "lion", 0.5, 2, {"width": 8},
+    )  # fmt: skip
+    Path("mine.toml").write_text(to_toml({"job": config.job, **to_plain(config)}))
+    assert CliRunner().invoke(app, ["train", "mine.toml", "--out", "read"]).exit_code == 0
+    assert Run.open(Path("read")).config(FewShot) == config
+    asked = CliRunner().invoke(app, ["evaluate", "typed", "--episodes", "4"])
+    assert asked.exit_code == 0, asked.output
+    refused = CliRunner().invoke(app, ["train", "glyphs-5w1s-maml", "inner=lion", "inner.betta=1"])
+    assert "inner.betta = 1 is no option of lion. Did you mean 'beta'?" in refused.output
 
 
 def tasks(seed: int) -> ms.Task:

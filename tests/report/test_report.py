@@ -15,9 +15,9 @@ from metastep.report.figures import MOST_POINTS, thinned
 from metastep.report.page import number
 from metastep.report.reported import named
 from metastep.report.write import write_report
+from metastep.train.config import FewShot
 from metastep.train.errors import RunError
 from metastep.train.fewshot import sampling
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.scores import read_evaluations, save
@@ -76,7 +76,7 @@ def page_of(tmp_path: Path, *folders: Path, **options: int) -> Page:
     return Page(tmp_path / "report.html")
 
 
-def evaluated(folder: Path, config: TrainConfig = TINY, best: bool = True) -> Path:
+def evaluated(folder: Path, config: FewShot = TINY, best: bool = True) -> Path:
     write_run(folder, config, best=best)
     return evaluated_again(folder)
 
@@ -215,7 +215,7 @@ def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_net_of_the_users_own_is_not_imported(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine", replace(TINY, net=replace(TINY.net, name="os:system")), fresh())
-    assert "name it again: --net os:system" in page_of(tmp_path, folder).text
+    assert "name it again: --net=os:system" in page_of(tmp_path, folder).text
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from metastep.report.write import write_report
+from metastep.train.config import Scratch, TargetData, Transfer
 from metastep.train.run import Run
-from metastep.train.transfer.config import DataConfig, MethodConfig, TransferConfig
 from metastep.train.transfer.source import source_run
 from metastep.train.transfer.train import SOURCE
 from tests.train.transfer.train_helpers import TINY, tiny
 
 
-def write_run(folder: Path, config: TransferConfig, epochs: int = 0) -> Path:
+def write_run(folder: Path, config: Transfer, epochs: int = 0) -> Path:
     """A run that is so far"""
     run = Run.create(folder, config)
     with run.metrics(None) as metrics:
@@ -26,7 +26,7 @@ def write_run(folder: Path, config: TransferConfig, epochs: int = 0) -> Path:
     return folder
 
 
-def waiting(folder: Path, epochs: int, config: TransferConfig = TINY) -> Path:
+def waiting(folder: Path, epochs: int, config: Transfer = TINY) -> Path:
     """A run whose source is so far"""
     Run.create(folder, config)
     write_run(folder / SOURCE, source_run(config), epochs)
@@ -45,7 +45,7 @@ def test_a_run_that_waits_for_its_source_shows_the_source(tmp_path: Path) -> Non
     net = TINY.source.net
     assert f"mine has nothing to show yet: its source, {net} on stripes, is trained first: 1 of 2 epochs are" in page
     assert "What is shown is the source" in page
-    assert "metastep transfer run --resume RUN" in page
+    assert "metastep resume RUN" in page
     assert "mine transfer (steps 2, window 2) 0 of 3 — — —" in page
     assert "mine/source scratch 1 of 2 50.00 1 25.00" in page
     assert page.count("[drawn]") == 3
@@ -79,15 +79,15 @@ def test_a_run_with_an_epoch_of_its_own_shows_that(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("method", "has"), [("transfer", True), ("scratch", False)])
 def test_meta_networks_that_are_yet_to_come_are_told_from_none(method: str, has: bool, tmp_path: Path) -> None:
-    config = tiny(MethodConfig("scratch")) if method == "scratch" else TINY
+    config = tiny(Scratch()) if method == "scratch" else TINY
     page = said(tmp_path, write_run(tmp_path / "mine", config))
     assert ("No epoch of a run with meta-networks is over yet." in page) == has
     assert ("No run here has meta-networks." in page) != has
 
 
 def test_runs_side_by_side_name_all_their_tasks(tmp_path: Path) -> None:
-    scratch = tiny(MethodConfig("scratch"))
-    configs = {"a": scratch, "b": replace(scratch, data=DataConfig("Stripes", 8)), "c": scratch}
+    scratch = tiny(Scratch())
+    configs = {"a": scratch, "b": replace(scratch, data=TargetData("Stripes", 8)), "c": scratch}
     folders = [write_run(tmp_path / name, config, 1) for name, config in configs.items()]
     page = said(tmp_path, *folders, waiting(tmp_path / "d", 1))
     assert "4 runs side by side stripes; Stripes Results" in page

@@ -1,8 +1,10 @@
 """What all commands share: where the data are, a bar while they wait, tables, one line for what cannot work."""
 
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +16,36 @@ from rich.table import Table
 from metastep.cli.interrupts import raise_at_ctrl_c
 from metastep.data.errors import printable
 from metastep.data.progress import Progress
-from metastep.errors import MetastepError
+from metastep.errors import MetastepError, first_line
 from metastep.train.stop import stop_on_signals
 
 UNFINISHED = 130  # the exit status of what was stopped and can go on, as after Ctrl-C
 Data = Annotated[
     Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
+]
+
+
+def _imported(modules: list[str] | None) -> list[str] | None:
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # a plug-in under way lies mostly in the folder that one works in
+    for name in modules or []:
+        try:
+            import_module(name)
+        except Exception as error:  # a user's module may fail in any way
+            typer.echo(f"metastep: --plugin {name}: {first_line(error)} ({type(error).__name__}).", err=True)
+            raise typer.Exit(2) from None
+    return modules
+
+
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        callback=_imported,
+        help="A module that registers optimizers, methods, nets or data sets.",
+        show_default=False,
+    ),
 ]
 
 
@@ -43,6 +69,11 @@ def refusals() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("metastep: stopped.", err=True)
         raise typer.Exit(UNFINISHED) from None
+
+
+def import_torch() -> None:
+    """Import what is slow to import: call it before `refusals`, where Ctrl-C may not reach it."""
+    import_module("torch")
 
 
 @contextmanager

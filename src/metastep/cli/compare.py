@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.cli.common import Data, progress_bar, refusals
+from metastep.cli.common import Data, Plugin, progress_bar, refusals
 from metastep.cli.use import CheckpointChoice, DeviceChoice, Net, open_learner
-from metastep.errors import how_many
-from metastep.train.fewshot.config import TrainConfig
+from metastep.errors import MetastepError, how_many
+from metastep.train.config import FewShot
 
 if TYPE_CHECKING:
     from metastep.train.fewshot.comparing import Compared
@@ -34,18 +34,19 @@ def compare_methods(
     net: Net = None,
     device: DeviceChoice = "auto",
     data: Data = None,
+    plugin: Plugin = None,
 ) -> None:
     """Compare approximations with the exact meta-gradient: how near each is, and what it costs."""
+    from metastep.train import presets
     from metastep.train.device import device_for
     from metastep.train.fewshot.comparing import compared
     from metastep.train.fewshot.learner import Learner
-    from metastep.train.fewshot.presets import PRESETS
     from metastep.train.fewshot.sampling import fitted, read_split
     from metastep.train.fewshot.shipped import find_learner
 
     with refusals():
-        known = None if run in PRESETS else open_learner(find_learner(run), checkpoint, net, device)
-        config = known.config if known else PRESETS[run]
+        known = None if run in presets.known() else open_learner(find_learner(run), checkpoint, net, device)
+        config = known.config if known else _preset(run)
         with progress_bar("reading") as progress:
             images = read_split(config.data, data, config.data.split, progress)
         learner = known or Learner.fresh(fitted(config, images)).to(device_for(device))
@@ -54,11 +55,20 @@ def compare_methods(
         show(found, learner.config, tasks)
 
 
-def show(found: "Compared", config: TrainConfig, tasks: int) -> None:
+def _preset(name: str) -> FewShot:
+    from metastep.train import presets
+
+    config = presets.preset(name)
+    if not isinstance(config, FewShot):
+        raise MetastepError(f"{name} is a preset of transfer; the methods of few-shot learning are compared.")
+    return config
+
+
+def show(found: "Compared", config: FewShot, tasks: int) -> None:
     from metastep.core.windows import window_lengths
 
     console, inner = Console(), config.inner
-    loop = f"{how_many(sum(window_lengths(inner.steps)), 'inner step')} of {inner.optimizer} at {inner.lr:g}"
+    loop = f"{how_many(sum(window_lengths(config.steps)), 'inner step')} of {config.inner_name} at {inner.lr:g}"
     console.print(Text(f"{config.data.ways}-way {config.data.shots}-shot, {loop}, {how_many(tasks, 'task')} at once"))
     table = Table(header_style="bold", border_style="dim")
     for heading in ("method", "cosine", "error", "gradients", "products", "seconds", "MiB"):
@@ -69,7 +79,7 @@ def show(found: "Compared", config: TrainConfig, tasks: int) -> None:
     console.print(table)
     changes = "  ".join(f"{change:.2g}" for change in found.changes.mean(0).tolist())
     console.print(Text(f"How much the inner gradient changes in each step (small: it can be reused): {changes}"))
-    if config.method.name in ("meta_sgd", "maml_pp"):
+    if config.method_name in ("meta_sgd", "maml_pp"):
         console.print(Text("All of it at the rate that training began with: learned rates are left out.", "yellow"))
     for line in READING:
         console.print(Text(line, "dim"))

@@ -113,7 +113,7 @@ def check(
     shots: Shots = 1,
     queries: Queries = 5,
     transfer: Annotated[
-        bool, typer.Option("--transfer", help="For `metastep transfer run`, where all classes are trained on.")
+        bool, typer.Option("--transfer", help="For training a transfer preset, where all classes are trained on.")
     ] = False,
     size: Annotated[int, _at_least_one("For transfer: pixels along the side that pictures are made.")] = 16,
     batch: Annotated[int, typer.Option(min=2, help="For transfer: pictures in an iteration.")] = 25,

@@ -9,8 +9,8 @@ from metastep import __version__
 from metastep.cli.compare import compare_methods
 from metastep.cli.data import app as data
 from metastep.cli.demo import demo
-from metastep.cli.train import presets, train
-from metastep.cli.transfer import app as transfer
+from metastep.cli.presets import learners, presets
+from metastep.cli.train import resume, train
 from metastep.cli.use import classify, evaluate, report
 
 app = typer.Typer(
@@ -20,12 +20,13 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 commands: dict[str, Callable[..., None]] = {
-    "demo": demo, "train": train, "evaluate": evaluate, "classify": classify, "compare": compare_methods,
-    "report": report, "presets": presets,
+    "train": train, "resume": resume, "evaluate": evaluate, "classify": classify, "compare": compare_methods,
+    "report": report, "presets": presets, "learners": learners, "demo": demo,
 }  # fmt: skip
+# Unknown options of these are fields: --inner.lr 0.1 is inner.lr=0.1.
+TAKES_FIELDS = ("train", "resume")
 for name, command in commands.items():
-    app.command(name)(command)
-app.add_typer(transfer, name="transfer")
+    app.command(name, context_settings={"ignore_unknown_options": name in TAKES_FIELDS})(command)
 app.add_typer(data, name="data")
 
 

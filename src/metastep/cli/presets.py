@@ -1,74 +1,125 @@
-"""Configurations that have a name, and how the commands that start from one take it."""
+"""`metastep presets` and `metastep learners`: what there is to start from."""
 
-import json
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from metastep.cli.common import refusals
+from metastep.cli.common import Plugin, import_torch, plain_table, refusals
+from metastep.cli.fields import all_fields
 from metastep.errors import MetastepError, did_you_mean
-from metastep.train.config import to_plain
-
-Config = TypeVar("Config")
-
-PresetName = Annotated[str, typer.Option(help="What to start from; every other flag changes it.")]
-Out = Annotated[
-    Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET, of other data runs/DATA-METHOD")
-]
-Resume = Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")]
+from metastep.train import presets as known
+from metastep.train.overrides import Plain
+from metastep.train.toml import to_toml
 
 
-def begun_with(preset: str | None, usual: str | None, out: Path | None) -> dict[str, Any]:
-    """What only a new run can be given, where it was"""
-    return ({} if preset == usual else {"preset": preset}) | ({} if out is None else {"out": out})
+def presets(
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, to see what it sets.", show_default="all, in short")
+    ] = None,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print all fields of this preset: a TOML file to start from.")
+    ] = False,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="List every field, with the options of all that can be chosen by name.")
+    ] = False,
+    plugin: Plugin = None,
+) -> None:
+    """List the presets, or show one; `metastep train PRESET` trains it."""
+    if toml or fields:
+        import_torch()
+    with refusals():
+        if fields:
+            Console().print(field_table())
+        elif name is None:
+            Console().print(preset_table(known.tables()))
+        else:
+            _require(name)
+            typer.echo(whole(name) if toml else to_toml(known.tables()[name]), nl=False)
 
 
-def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
-    """The preset's name is for runs of the preset's own data"""
-    if data == own_data:
-        return Path("runs", preset)
-    name = re.sub(r"[^\w.]+", "-", Path(data.removeprefix("folder:")).resolve().name)
-    return Path("runs", f"{name}-{method}")
+def _require(name: str) -> None:
+    if name not in known.tables():
+        guess = did_you_mean(name, known.tables())
+        raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
 
 
-def presets_command(
-    presets: Callable[[], Mapping[str, Config]], lines: Callable[[Config], tuple[str, ...]], lister: str
-) -> Callable[..., None]:
-    """presets: imports and returns them; lines: about each; lister: what the command is called"""
+def whole(name: str) -> str:
+    """Return a preset with all its fields, and what each of them means."""
+    from metastep.train.validated import to_plain
 
-    def command(
-        name: Annotated[
-            str | None, typer.Argument(help="One of them, to see all of it.", show_default="all, in short")
-        ] = None,
-    ) -> None:
-        """List the presets, or show one as it is saved with a run."""
-        known = presets()
-        with refusals():
-            if name is None:
-                Console().print(preset_table(known, lines))
-            else:
-                typer.echo(json.dumps(to_plain(preset_named(name, known, lister)), indent=2))
-
-    return command
+    config = known.preset(name)
+    said = {field.path: field.said[config.job] for field in all_fields() if config.job in field.said}
+    return to_toml({"job": config.job, **to_plain(config)}, said)
 
 
-def preset_table(presets: Mapping[str, Config], lines: Callable[[Config], tuple[str, ...]]) -> Table:
+def preset_table(tables: dict[str, Plain]) -> Table:
     """Each with lines about it, which fit beside the longest name in 80 columns: a name that is cut cannot be typed"""
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, config in presets.items():
-        table.add_row(Text(name, "bold", no_wrap=True), Text("\n".join(lines(config)), overflow="fold"))
+    for name, preset in tables.items():
+        table.add_row(Text(name, "bold", no_wrap=True), Text("\n".join(summary(preset)), overflow="fold"))
     return table
 
 
-def preset_named(name: str, presets: Mapping[str, Config], lister: str) -> Config:
-    """lister: the command that lists them"""
-    if name not in presets:
-        guess = did_you_mean(name, presets)
-        raise MetastepError(f"there is no preset {name!r}.{guess} `{lister}` lists all of them.")
-    return presets[name]
+def summary(preset: Plain) -> tuple[str, str]:
+    """Return two lines about a preset, from what its table says."""
+    return _few_shot(preset) if preset["job"] == "few_shot" else _transfer(preset)
+
+
+def _few_shot(preset: Plain) -> tuple[str, str]:
+    inner, outer, method = preset["inner"], preset["outer"], _named(preset["method"])
+    momentum = f", momentum {inner['momentum']:g}" if inner.get("momentum") else ""
+    window = f"({method['window']})" if "window" in method else ""
+    return (
+        f"{_named(preset['net'])['name']}: {preset.get('steps', 8)} × {inner['name']} at {inner['lr']:g}{momentum}",
+        f"{method['name']}{window}: {preset['iterations']:,} × {preset['tasks']} tasks, "
+        f"{outer['optimizer']} at {outer['lr']:g}",
+    )
+
+
+def _transfer(preset: Plain) -> tuple[str, str]:
+    data, method, inner = preset["data"], _named(preset["method"]), preset["inner"]
+    few = f", {data['per_class']} of each" if data.get("per_class") else ""
+    target = _named(preset["net"])["name"]
+    nets = target if method["name"] == "scratch" else f"{preset['source']['net']} → {target}"
+    learns = method["name"] == "transfer" and method.get("learned", True) and preset.get("steps", 2)
+    steps = f", T = {preset.get('steps', 2)}, n = {method.get('window', 1)}" if learns else ""
+    return (
+        f"{data['name']} {data['size']}×{data['size']}{few}: {nets}",
+        f"{method['name']}{steps}: {preset['epochs']} epochs, {inner['name']} at {inner['lr']:g}",
+    )
+
+
+def _named(value: Any) -> Plain:
+    return {"name": value} if isinstance(value, str) else dict(value)
+
+
+def field_table() -> Table:
+    """Return every field of both jobs, and the options of what can be chosen by name."""
+    from metastep.core.registry import names
+    from metastep.train.chosen import options
+
+    table = plain_table("field", "what it is")
+    for field in all_fields():
+        table.add_row(Text(field.path, "bold"), Text(field.help))
+    for part, kind in (("inner", "optimizer"), ("method", "method"), ("method.solver", "solver")):
+        for name in names(kind):
+            table.add_row(Text(f"{part}={name}", "bold"), "")
+            for option in options(kind, name).values():
+                bound = f" ({option.bound})" if option.bound else ""
+                table.add_row(Text(f"  {part}.{option.name}"), Text(f"{option.help}{bound}".strip()))
+    return table
+
+
+def learners() -> None:
+    """List the learners that come with metastep; evaluate, classify and train take them by name."""
+    from metastep.train.fewshot.shipped import shipped
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, path in shipped().items():
+        lines = path.with_suffix(".md").read_text().splitlines()
+        said = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+        table.add_row(Text(name, "bold", no_wrap=True), Text(said, overflow="fold"))
+    Console().print(table)

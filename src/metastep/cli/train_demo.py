@@ -10,10 +10,10 @@ from metastep.cli.common import progress_bar, unless_stopped
 from metastep.cli.use import Checkpoint, open_learner
 from metastep.errors import how_many
 from metastep.report.write import write_report
+from metastep.train import presets
 from metastep.train.asked_for import require_run_of
 from metastep.train.fewshot import scores
 from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.train import resume, train
 from metastep.train.run import Run
@@ -41,9 +41,8 @@ def compare_learners(out: Path, iterations: int, episodes: int) -> None:
 
 def _train(folder: Path, preset: str, iterations: int) -> None:
     """A run that is there already goes on, or is done: the demo can be called again, for the same"""
-    config = PRESETS[preset]
-    outer, validation = replace(config.outer, iterations=iterations), replace(config.validation, every=100)
-    config = replace(config, outer=outer, validation=validation)
+    config = presets.few_shot()[preset]
+    config = replace(config, iterations=iterations, validation=replace(config.validation, every=100))
     with unless_stopped():
         if Run.is_there(folder):
             require_run_of(config, folder, "--out")

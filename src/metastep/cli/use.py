@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from metastep.cli.bars import Bar, add_bars
-from metastep.cli.common import Data, progress_bar, refusals
+from metastep.cli.common import Data, Plugin, progress_bar, refusals
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.errors import MetastepError, how_many
@@ -42,7 +42,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, nothing else."
 
 def evaluate(
     run: LearnerName,
-    episodes: Annotated[int, typer.Option(min=2, help="How many are drawn.")] = 600,
+    episodes: Annotated[int, typer.Option(min=2, max=10**7, help="How many are drawn.")] = 600,
     ways: Annotated[int | None, typer.Option(min=2, help="Classes in an episode.", show_default="as trained")] = None,
     shots: Annotated[int | None, typer.Option(min=1, help="Pictures to adapt to.", show_default="as trained")] = None,
     queries: Annotated[int | None, typer.Option(min=1, help="Pictures to name.", show_default="as trained")] = None,
@@ -56,7 +56,9 @@ def evaluate(
         bool, typer.Option("--exact-steps", help="A gradient for every step, where training shared one in a window.")
     ] = False,
     dataset: Annotated[str | None, typer.Option(help="Another data set.", show_default="as trained")] = None,
-    split: Annotated[str, typer.Option(help="train, val, trainval, test or all.")] = "test",
+    split: Annotated[
+        str, typer.Option(help="train, val, trainval, test or all; of a transfer run, test, val or train.")
+    ] = "test",
     seed: Annotated[int, typer.Option(min=0, help="Chooses the episodes.")] = EVALUATION_SEED,
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="Judge each query by itself, as classify does; slower.")
@@ -66,11 +68,29 @@ def evaluate(
     device: DeviceChoice = "auto",
     data: Data = None,
     as_json: AsJson = False,
+    plugin: Plugin = None,
 ) -> None:
-    """Measure accuracy on new episodes: the mean, its 95 % interval, and how it grows with every adaptation step."""
+    """Measure accuracy: of a few-shot learner on new episodes, of a transfer run on the pictures of a part.
+
+    On episodes it is the mean with its 95 % interval, and how it grows with every adaptation step.
+    """
+    from metastep.cli.evaluate_transfer import evaluate_transfer
+    from metastep.train.config import Transfer
     from metastep.train.fewshot import evaluate as evaluating, scores
+    from metastep.train.run import Run
 
     with refusals():
+        if Run.is_there(folder := Path(run).expanduser()) and issubclass(Run.open(folder).job, Transfer):
+            given = {
+                "split": split, "checkpoint": checkpoint, "data": data, "target_net": net, "device": device,
+                "target_data": dataset,
+            }  # fmt: skip
+            few_shot = {
+                "ways": ways, "shots": shots, "queries": queries, "rotations": rotations, "steps": steps,
+                "exact_steps": exact_steps, "one_by_one": one_by_one,
+            }  # fmt: skip
+            evaluate_transfer(folder, given, few_shot, as_json)
+            return
         request = evaluating.Request(
             ways, shots, queries, rotations, parsed_steps(steps), exact_steps, dataset, split, episodes, seed,
             one_by_one,
@@ -116,6 +136,7 @@ def classify(
     checkpoint: CheckpointChoice = "best",
     net: Net = None,
     device: DeviceChoice = "auto",
+    plugin: Plugin = None,
 ) -> None:
     """Adapt to classes of your own, a few pictures of each, and name other pictures."""
     from metastep.data.images import save_picture
@@ -147,6 +168,7 @@ def report(
     episodes: Annotated[int, typer.Option(min=0, help="Episodes to show for each run.")] = 2,
     net: Net = None,
     data: Data = None,
+    plugin: Plugin = None,
 ) -> None:
     """Write one HTML page, which needs nothing else, about one run or several side by side."""
     from metastep.report.write import write_report

@@ -9,8 +9,8 @@ from metastep.data.names import without_place
 from metastep.errors import MetastepError
 from metastep.report.probes import Probed, probe
 from metastep.report.reported import Point, Reported
+from metastep.train.config import FewShot
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.evaluate import digest
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.longer import iterations_made
@@ -21,7 +21,7 @@ from metastep.train.run import Run
 
 @dataclass(frozen=True)
 class RunReport(Reported):
-    config: TrainConfig
+    config: FewShot
     iterations: int
     evaluations: list[Evaluation]
     weights: dict[str, str]
@@ -70,7 +70,7 @@ class RunReport(Reported):
 
 def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None, data: Path | None) -> RunReport:
     run = Run.open(folder)
-    config = run.config(TrainConfig).shared
+    config = run.config(FewShot).shared
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
     evaluations = [replace(each, dataset=without_place(each.dataset)) for each in read_evaluations(folder)]
     weights, probed, note = {}, None, ""

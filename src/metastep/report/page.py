@@ -45,7 +45,8 @@ def template(name: str) -> Template:
 def settings(runs: Sequence[Reported]) -> list[tuple[str, list[str], bool]]:
     """(name, its value in every run, whether they differ), of all that is set anywhere"""
     columns = [run.settings for run in runs]
-    table = [(name, [column[name] for column in columns]) for name in columns[0]]
+    names = dict.fromkeys(name for column in columns for name in column)  # options of a method are its own
+    table = [(name, [column.get(name, UNSET) for column in columns]) for name in names]
     return [(name, values, len(set(values)) > 1) for name, values in table if set(values) != {UNSET}]
 
 

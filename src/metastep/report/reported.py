@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from metastep.data.errors import printable
-from metastep.train.config import to_plain
+from metastep.train.validated import to_plain
 
 COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
 
@@ -34,13 +34,23 @@ class Reported:
     @property
     def method(self) -> str:
         """With the options that are set, as they are called in the configuration"""
-        options = sorted(to_plain(self.config.method).items())
-        given = [f"{name} {value}" for name, value in options if name != "name" and value is not None]
-        return " ".join([self.config.method.name, f"({', '.join(given)})" if given else ""]).strip()
+        given = [f"{name} {value}" for name, value in sorted(self.options.items())]
+        return " ".join([self.config.method_name, f"({', '.join(given)})" if given else ""]).strip()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of its method, those that are not as they are by default"""
+        method = self.config.method
+        usual = {field.name for field in fields(method) if getattr(method, field.name) == field.default}
+        return {name: _short(value) for name, value in to_plain(method).items() if name not in {"name", *usual}}
 
     @property
     def settings(self) -> dict[str, str]:
         return dict(flat(to_plain(self.config)))
+
+
+def _short(value: Any) -> Any:
+    return value["name"] if isinstance(value, dict) else value
 
 
 def named(folders: Sequence[Path]) -> list[tuple[Path, str, str]]:

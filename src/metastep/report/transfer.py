@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -12,18 +13,23 @@ from metastep.report import figures
 from metastep.report.page import collected, rendered
 from metastep.report.reported import Point, Reported
 from metastep.report.weights import weight_figures
+from metastep.train.config import Transfer
 from metastep.train.files import replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.train import SOURCE
 
 
 @dataclass(frozen=True)
 class TransferReport(Reported):
-    config: TransferConfig
+    config: Transfer
     source: "TransferReport | None" = None
     """The run that trains its source, as long as it has no epoch of its own to show"""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of its method, with its virtual steps"""
+        return {**super().options, **({"steps": self.config.steps} if self.config.learns_weights else {})}
 
     @property
     def waits(self) -> str:
@@ -40,7 +46,7 @@ class TransferReport(Reported):
 
     @property
     def has_networks(self) -> bool:
-        return self.config.method.name == "transfer"
+        return self.config.method_name == "transfer"
 
     @property
     def epochs(self) -> int:
@@ -95,7 +101,7 @@ def write_transfer_report(folders: Sequence[Path], out: Path, progress: Progress
 def collect(folder: Path, name: str, colour: str) -> TransferReport:
     run = Run.open(folder)
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    report = TransferReport(name, colour, run.config(TransferConfig).shared, rows)
+    report = TransferReport(name, colour, run.config(Transfer).shared, rows)
     if report.waits and Run.is_there(folder / SOURCE):  # it has no curves, so that theirs may have its colour
         return replace(report, source=collect(folder / SOURCE, f"{name}/{SOURCE}", colour))
     return report

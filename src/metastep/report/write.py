@@ -9,9 +9,9 @@ from metastep.report import fewshot
 from metastep.report.collect import collect
 from metastep.report.page import collected
 from metastep.report.transfer import write_transfer_report
+from metastep.train.config import Transfer
 from metastep.train.files import replace_file
 from metastep.train.run import Run
-from metastep.train.transfer.config import TransferConfig
 
 
 def write_report(
@@ -28,7 +28,7 @@ def write_report(
     """
     if not folders:
         raise MetastepError("a report needs at least one run. Give the folder of a run.")
-    transfers = [Run.open(folder).kind == TransferConfig.__name__ for folder in folders]
+    transfers = [issubclass(Run.open(folder).job, Transfer) for folder in folders]
     if all(transfers):
         write_transfer_report(folders, out, progress)
         return []

@@ -20,7 +20,7 @@ from torch import Tensor
 from metastep.train.errors import CheckpointError, problem
 from metastep.train.files import read_file, replace_file
 
-VERSION = 1
+VERSION = 2
 
 _ENTRY = "metastep"  # all in one entry of the metadata: safetensors writes several in random order
 _TENSOR = "$tensor"
@@ -42,11 +42,11 @@ def save(path: Path, tree: Mapping[str, Any], kind: str) -> None:
     replace_file(path, data, CheckpointError)
 
 
-def load(path: Path, kind: str) -> dict[str, Any]:
+def load(path: Path, kind: str, version: int = VERSION) -> dict[str, Any]:
     """The tree that `save` was given, bit for bit, on the CPU (tuples have become lists)."""
     data = read_file(path, CheckpointError)
     content = _content(path, data)
-    _require_readable(path, content, kind)
+    _require_readable(path, content, kind, version)
     try:
         tensors = tensors_from_bytes(data)
         if content.pop("sha256") != _digest(tensors, content):
@@ -121,11 +121,10 @@ def _foreign(path: Path, data: bytes) -> CheckpointError:
     return problem(CheckpointError, path, "is damaged, cut short or no safetensors file", _RESTORE)
 
 
-def _require_readable(path: Path, content: Mapping[str, Any], kind: str) -> None:
-    version = content.get("version")
-    if version != VERSION:
-        reason = f"has format version {version!r}, and this metastep reads version {VERSION}"
-        raise problem(CheckpointError, path, reason, "Use the version of metastep that wrote it, or a newer one")
+def _require_readable(path: Path, content: Mapping[str, Any], kind: str, version: int) -> None:
+    if (found := content.get("version")) != version:
+        reason = f"has format version {found!r}, and this metastep reads version {version}"
+        raise problem(CheckpointError, path, reason, "Use the version of metastep that wrote it, or make it again")
     if content.get("kind") != kind:
         reason = f"holds a {content.get('kind')!r}, not a {kind!r}"
         raise problem(CheckpointError, path, reason, f"Give the checkpoint of a {kind!r}")

@@ -1,8 +1,9 @@
 """What a training run writes and shows: rows of metrics, a progress line, checkpoints."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, SupportsFloat
 
 from metastep.train.metrics import Metrics
@@ -19,6 +20,8 @@ class Record:
     progress: Progress | None = None
     saved: int | None = None
     """The step of the last checkpoint"""
+    written: float = field(default_factory=time.monotonic)
+    """When it was written, or the run began"""
 
     def row(self, step: int, kind: str, **values: SupportsFloat) -> None:
         if self.metrics:
@@ -42,11 +45,16 @@ class Record:
             return "There was no checkpoint yet."
         return f"The last good checkpoint, of iteration {self.saved}, is kept in {str(self.run.folder)!r}."
 
+    def due(self, seconds: float) -> bool:
+        """Whether the last checkpoint is older than that"""
+        return self.metrics is not None and time.monotonic() - self.written >= seconds
+
     def save(self, step: int, tree: Mapping[str, Any], best: Mapping[str, Any] | None = None) -> None:
         self.saved = step
         if self.metrics:
             self.metrics.sync()
             self.run.save(tree, best)
+            self.written = time.monotonic()
 
 
 @contextmanager

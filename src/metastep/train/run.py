@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from metastep.train import checkpoints
-from metastep.train.config import read_config, read_kind, write_config
+from metastep.train.config import Config
+from metastep.train.config_file import AnyConfig, read_config, read_job, write_config
 from metastep.train.errors import CheckpointError, RunError, problem
 from metastep.train.files import explained, remove_partial_files
 from metastep.train.lock import locked
@@ -16,7 +17,6 @@ from metastep.train.metrics import Metrics
 
 STATE = "training state"
 
-Config = TypeVar("Config")
 Which = Literal["last", "best"]
 
 
@@ -27,8 +27,8 @@ class Run:
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path, config: Any) -> Self:
-        """A new run in a folder that is empty or not there yet; `config` is a frozen dataclass."""
+    def create(cls, folder: Path, config: Config) -> Self:
+        """A new run in a folder that is empty or not there yet."""
         run = cls(folder)
         run._require_vacant()
         with explained(folder, "made"):
@@ -44,7 +44,7 @@ class Run:
         if not cls.is_there(folder):
             reason = "holds no run (no config.json)" if os.path.isdir(folder) else "is not there, or no folder"
             raise problem(RunError, folder, reason, "Give the folder of a run")
-        read_kind(run.config_path)
+        read_job(run.config_path)
         return run
 
     @classmethod
@@ -84,14 +84,14 @@ class Run:
         return self.folder / "best.safetensors"
 
     @property
-    def kind(self) -> str:
-        """The name of the configuration's dataclass."""
-        return read_kind(self.config_path)
+    def job(self) -> type[Config]:
+        """The class of its configuration."""
+        return read_job(self.config_path)
 
-    def config(self, kind: type[Config]) -> Config:
+    def config(self, kind: type[AnyConfig]) -> AnyConfig:
         return read_config(self.config_path, kind)
 
-    def configure(self, config: Any) -> None:
+    def configure(self, config: Config) -> None:
         write_config(self.config_path, config)
 
     @contextmanager

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import torch
 
-from metastep.train.transfer.presets import OPTIMIZERS
 from study.bench.cases import METHODS, Case, Precision, Transfer, setting_of
 from study.bench.machines import Machine, TorchMachine
 from study.bench.workload import Step, pictures
+from study.targets import OPTIMIZERS
 
 BASIC = frozenset({"maml", "multi_step", "first_order"})
 EVERY_METHOD = frozenset(method for method, _ in METHODS.values())
@@ -45,7 +45,7 @@ class Implementation:
         if case.precision not in self.precisions:
             return False
         if isinstance(setting := setting_of(case.setting), Transfer):
-            has_optimizer = setting.config.inner.optimizer in self.transfer_optimizers
+            has_optimizer = setting.config.inner_name in self.transfer_optimizers
             return self.transfer is not None and has_optimizer and case.precision != "bf16"
         return case.method in self.methods and (case.precision != "bf16" or case.method in BY_KERNELS)
 

@@ -9,8 +9,8 @@ from torch.nn.functional import conv2d, cross_entropy, interpolate, relu6
 
 from metastep.core.windows import window_lengths
 from metastep.data.batches import Batch, Batches
+from metastep.train.config import Transfer, WhatAndWhere
 from metastep.train.transfer.building import choose_device
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.features import buffers_of, tap
 from metastep.train.transfer.networks import named
 from study.bench.cases import Case
@@ -24,12 +24,13 @@ Params = dict[str, Tensor]
 class Hand:
     """φ and θ are the parameters of modules; virtual steps leave them alone. φ moves by SGD with momentum, only so"""
 
-    def __init__(self, config: TransferConfig, built: Nets) -> None:
+    def __init__(self, config: Transfer, built: Nets) -> None:
         self.config, self.target, self.guidance = config, built.target, built.guidance
         guided = {"matching": built.guidance.matching} if built.guidance else {}
         self.modules = nn.ModuleDict({"target": built.target.module, **guided})
-        inner, meta = config.inner, config.meta
-        self.momentum = 0.9 if inner.momentum is None else inner.momentum
+        inner, meta = config.inner, config.outer
+        self.momentum = inner.momentum
+        self.beta = config.method.beta if isinstance(config.method, WhatAndWhere) else 0.0
         self.optimizer = torch.optim.SGD(
             self.modules.parameters(), inner.lr, self.momentum, weight_decay=inner.weight_decay
         )
@@ -51,7 +52,7 @@ class Hand:
         logits, features = tap(self.target.module, of_target(params), {}, x, self.target.layers)
         loss = cross_entropy(logits, y)
         if self.guidance:
-            loss = loss + self.config.beta * self.transfer_loss(params, features, x)
+            loss = loss + self.beta * self.transfer_loss(params, features, x)
         grads = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
         for p, grad in zip(params.values(), grads, strict=True):
             p.grad = grad
@@ -63,7 +64,7 @@ class Hand:
         velocity = {name: self.optimizer.state[p]["momentum_buffer"] for name, p in params.items()}
         for length in window_lengths(self.config.steps, self.config.window):
             _, features = self.run(params, batch[0])
-            grads = differentiable(self.config.beta * self.transfer_loss(params, features, batch[0]), params)
+            grads = differentiable(self.beta * self.transfer_loss(params, features, batch[0]), params)
             for _ in range(length):  # multi-step estimation: the same gradient for all of the window
                 params, velocity = self.moved(params, velocity, grads)
         params, _ = self.moved(params, velocity, differentiable(self.accuracy_loss(params, batch), params))
@@ -118,7 +119,7 @@ class ByHand:
         config, data = config_of(case, device), load(case, device).train
         dtype = choose_device(config)[1]  # which also sets up its precision
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        batches = Batches(data, config.data.batch, config.data.augment, config.seed)
+        batches = Batches(data, config.batch, config.data.augment, config.seed)
         self.hand = Hand(config, nets(config, data, batches.batch(0, 0)[0][:2].to(dtype)))
         self._batches = endless(batches, dtype, layout)
 

@@ -6,21 +6,14 @@ from typing import Literal
 import torch
 from torch.nn.functional import cross_entropy
 
+from metastep.core.method import Method
 from metastep.core.problems import few_shot
+from metastep.core.registry import named
 from metastep.data.pictures import Pictures
 from metastep.step.gradient import MetaGradient
 from metastep.step.mapped import mapped
 from metastep.step.ranks import ALONE
-from metastep.train.fewshot.building import method_of
-from metastep.train.fewshot.config import (
-    DataConfig,
-    InnerConfig,
-    MethodConfig,
-    NetConfig,
-    OuterConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from metastep.train.config import Data, FewShot, Net, Outer, Validation
 from metastep.train.fewshot.parts import meta_step, prepare
 from study.bench.cases import SETTINGS, Case, inner_of
 from study.bench.workload import OUTER_RATE, PRECISIONS, BatchGradient, Step, Workload, by_gradient, pictures
@@ -55,16 +48,18 @@ class Trained:
         self._step()
 
 
-def config_of(case: Case, device: torch.device) -> TrainConfig:
+def config_of(case: Case, device: torch.device) -> FewShot:
     setting, inner = SETTINGS[case.setting], inner_of(case)
     shape = setting.episodes
-    return TrainConfig(
-        DataConfig(ways=shape.ways, shots=shape.shots, queries=shape.queries),
-        NetConfig(setting.net, setting.filters, channels=setting.channels, size=setting.size),
-        InnerConfig("sgd", inner.lr, case.steps, momentum=inner.momentum, weight_decay=inner.weight_decay),
-        method_config(case),
-        OuterConfig(lr=OUTER_RATE, tasks=case.tasks),
-        validation=ValidationConfig(every=0),
+    return FewShot(
+        data=Data(ways=shape.ways, shots=shape.shots, queries=shape.queries),
+        net=Net(setting.net, {"filters": setting.filters}, setting.channels, setting.size),
+        inner=inner,
+        steps=case.steps,
+        method=method_of(case),
+        outer=Outer(lr=OUTER_RATE),
+        tasks=case.tasks,
+        validation=Validation(every=0),
         precision=PRECISIONS[case.precision],
         device="cuda" if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
@@ -72,8 +67,10 @@ def config_of(case: Case, device: torch.device) -> TrainConfig:
     )
 
 
-def method_config(case: Case) -> MethodConfig:
-    return MethodConfig(NAMES.get(case.method, case.method), case.window if case.window > 1 else None)  # type: ignore[arg-type]
+def method_of(case: Case) -> Method:
+    window = {"window": case.window} if case.window > 1 or case.method == "multi_step" else {}
+    found: Method = named("method", NAMES.get(case.method, case.method))(**window)
+    return found
 
 
 def vmapped(work: Workload) -> BatchGradient:
@@ -96,6 +93,4 @@ def by_autograd(work: Workload, chunk_size: int | None) -> BatchGradient:
 
 def gradient_of(work: Workload) -> MetaGradient:
     case = work.case
-    return MetaGradient(
-        few_shot(work.net, cross_entropy), method_of(method_config(case)), inner_of(case), steps=case.steps
-    )
+    return MetaGradient(few_shot(work.net, cross_entropy), method_of(case), inner_of(case), steps=case.steps)

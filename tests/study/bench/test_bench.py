@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
-from metastep.train.fewshot.presets import PRESETS
+from metastep.train import presets
 from study.bench import cases, command, running, session, workload
 from study.bench.cases import METHODS, PAPER_SETTINGS, QUICK, SETTINGS, STEPS, Case, Grid, Precision
 from study.bench.implementations import IMPLEMENTATIONS, ours
@@ -27,6 +27,8 @@ from study.bench.results import case_of, row_of
 from study.bench.running import Conditions, FailedError, in_fresh_process, measured
 from study.commands import app
 from tests.study.bench.helpers import CPU, TINY, tiny_case
+
+PRESETS = presets.few_shot()
 
 ROW = [
     "setting", "implementation", "method", "steps", "window", "tasks", "chunk", "precision", "ms", "ms_spread",
@@ -75,10 +77,10 @@ def test_mini_imagenet_is_as_the_paper_has_it() -> None:
     for shots in (1, 5):
         case = Case(f"miniimagenet-5w{shots}s", "metastep", "multi_step", 8, 4, 4, None, "fp32")
         found, preset = ours.config_of(case, CPU), PRESETS[f"miniimagenet-5w{shots}s-multistep4"]
-        assert (found.train_episodes, found.method, found.outer) == (
-            preset.train_episodes, preset.method, preset.outer,
+        assert (found.train_episodes, found.method, found.outer, found.tasks, found.steps) == (
+            preset.train_episodes, preset.method, preset.outer, preset.tasks, preset.steps,
         )  # fmt: skip
-        assert found.net == replace(preset.net, filters=32, head_init=None)
+        assert found.net == preset.net.changed(filters=32, head_init=None)
         assert replace(found.inner, lr=preset.inner.lr) == preset.inner
 
 

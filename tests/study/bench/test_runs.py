@@ -87,8 +87,8 @@ def study_in(folder: Path, **changes: Any) -> Study:
 
 def look(head: HeadInit, steps: int) -> dict[str, float | None]:
     config = configured("glyphs", "5w1s", "multistep4", TINY, iterations=1)
-    config = replace(config, net=replace(config.net, head_init=head), data=replace(config.data, split="train"))
-    config = replace(config, inner=replace(config.inner, steps=steps))
+    config = replace(config, net=config.net.changed(head_init=head), data=replace(config.data, split="train"))
+    config = replace(config, steps=steps)
     return first_look(config, read_images(config, None)[0])
 
 
@@ -107,8 +107,8 @@ def test_a_zero_head_shields_the_features_from_the_first_gradient() -> None:
 def test_training_classes_train_and_validation_classes_judge(tmp_path: Path) -> None:
     config = study_in(tmp_path).config(Job("20w1s", "maml", "xavier"))
     assert data_set(None) == "glyphs"
-    assert (config.data.split, config.validation.every, config.net.head_init) == ("train", 2, "xavier")
-    assert (config.data.ways, config.inner.lr, config.method.name) == (20, 0.1, "maml")
+    assert (config.data.split, config.validation.every, config.net.options["head_init"]) == ("train", 2, "xavier")
+    assert (config.data.ways, config.inner.lr, config.method_name) == (20, 0.1, "maml")
     assert replace(study_in(tmp_path), size=Size()).config(Job("5w1s", "maml", "zero")).inner.lr == 0.4
 
 
@@ -135,7 +135,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
         assert [step for step, _ in found["curve"]] == [2, 4]
     with pytest.raises(
         MetastepError,
-        match=r"is a run of something else \(outer.iterations = 4, not 6; .*Choose another --runs, or move it",
+        match=r"is a run of something else \(.*iterations = 4, not 6.*Choose another --runs, or move it",
     ):
         study_in(tmp_path / "whole", iterations=6).complete(jobs, places=1, budget=None)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from metastep.train.config import Transfer
 from metastep.train.fewshot import train as training
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.epoch import Trained
 from study import results
 from study.experiments import short_runs, transfer_digits, transfer_time
@@ -58,7 +58,7 @@ def told() -> list[tuple[str, int]]:
 def test_finished_seeds_of_transfer_are_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, str]] = []
 
-    def stopped_in_the_third_run_of_seed_1(folder: Path, config: TransferConfig) -> Trained:
+    def stopped_in_the_third_run_of_seed_1(folder: Path, config: Transfer) -> Trained:
         made.append((config.seed, folder.name))
         if len(made) == number + 3:
             raise SystemExit(130)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from metastep.core.trees import map_tree, to_vector
 from metastep.core.windows import Task
 from metastep.step.chain.chain import NotAChainError
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.learner import Learner
 from study.bench import precision, profile, startup
 from study.bench.cases import INNER, METHODS, SETTINGS, STANDARD, Case
@@ -151,7 +151,7 @@ def test_the_rate_is_the_learners_where_the_pictures_are() -> None:
 GPU = torch.device("cuda")
 
 
-def batch_of(case: Case, config: TrainConfig) -> Task:
+def batch_of(case: Case, config: FewShot) -> Task:
     return precision.sampler(case, config.train_episodes, 0, CPU, "fp32")(0, case.tasks)
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from metastep.errors import MetastepError
+from metastep.train import presets
+from metastep.train.config import Source, Target, TargetData
 from metastep.train.transfer.building import method_of
-from metastep.train.transfer.config import DataConfig, SourceConfig, TargetConfig
 from metastep.train.transfer.iteration import initial_state, looks, real_step
 from metastep.train.transfer.lookahead import Lookahead
 from metastep.train.transfer.losses import Losses
-from metastep.train.transfer.presets import PRESETS
 from study import results
 from study.bench.cases import TRANSFERS, Case, Grid, Transfer
 from study.bench.implementations import IMPLEMENTATIONS
@@ -28,11 +28,14 @@ from study.tables import transfer_tables
 from tests.study.bench.helpers import CPU
 from tests.train.transfer.helpers import batches, parts
 
+PRESETS = presets.transfer()
+
 SMALL = replace(
     PRESETS["stl10-sgd-baseline"],
-    data=DataConfig(size=16, augment="crop", batch=4),
-    source=SourceConfig("resnet8", weights="none", classes=5),
-    target=TargetConfig("vgg4"),
+    data=TargetData(size=16, augment="crop"),
+    batch=4,
+    source=Source("resnet8", weights="none", classes=5),
+    net=Target("vgg4"),
 )
 
 

@@ -4,37 +4,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metastep.train.fewshot.config import (
-    DataConfig,
-    InnerConfig,
-    MethodConfig,
-    NetConfig,
-    OuterConfig,
-    TrainConfig,
-    ValidationConfig,
-)
-from metastep.train.fewshot.presets import PRESETS
+from metastep.core.methods import MultiStep
+from metastep.core.optimizers import SGD
+from metastep.train import presets
+from metastep.train.config import Data, FewShot, Net, Validation
 from metastep.train.fewshot.scores import Evaluation, StepScore
-from metastep.train.transfer import presets as transfer_presets
 from study.claims.evidence import Evidence, MissingError
 from study.claims.outcomes import Made, Outcome
 
-TINY = TrainConfig(
-    DataConfig("glyphs", ways=3, shots=1, queries=2),
-    NetConfig(filters=4, head_init="zero"),
-    InnerConfig(lr=0.1, steps=2, momentum=0.9),
-    MethodConfig("multi_step", window=2),
-    OuterConfig(tasks=2, iterations=2),
-    validation=ValidationConfig(every=0),
-    checkpoint_every=1,
+PRESETS = presets.few_shot()
+
+TINY = FewShot(
+    data=Data("glyphs", ways=3, shots=1, queries=2),
+    net=Net(options={"filters": 4, "head_init": "zero"}),
+    inner=SGD(0.1, 0.9),
+    steps=2,
+    method=MultiStep(window=2),
+    tasks=2,
+    iterations=2,
+    validation=Validation(every=0),
+    checkpoint_seconds=0,
     log_every=1,
     device="cpu",
 )
 MADE = Made("a device", "3.11", "2.11", "abc", "some pictures")
 
 
-def tiny(iterations: int = 2, **changes: Any) -> TrainConfig:
-    return replace(TINY, outer=replace(TINY.outer, iterations=iterations), **changes)
+def tiny(iterations: int = 2, **changes: Any) -> FewShot:
+    return replace(TINY, iterations=iterations, **changes)
 
 
 def few_shot(preset: str, accuracies: list[float], seed: int = 0, queries: int = 15) -> Outcome:
@@ -42,7 +39,7 @@ def few_shot(preset: str, accuracies: list[float], seed: int = 0, queries: int =
         "omniglot", "test", 5, 1, queries, "none", (8,), len(accuracies), 600, "best", "w", 0.0, 0.0,
         (StepScore(8, 0.0, 0.0),), 0, 1.0, tuple(accuracies),
     )  # fmt: skip
-    full = PRESETS[preset].outer.iterations if preset in PRESETS else 60_000
+    full = PRESETS[preset].iterations if preset in PRESETS else 60_000
     config = PRESETS.get(preset, TINY)
     return Outcome(
         preset, seed, sum(accuracies) / len(accuracies), full, full, 1.0, "tf32", MADE, config, "the last", evaluation
@@ -50,7 +47,7 @@ def few_shot(preset: str, accuracies: list[float], seed: int = 0, queries: int =
 
 
 def transfer(preset: str, accuracy: float, seed: int = 0, seconds: float = 100.0) -> Outcome:
-    config = replace(transfer_presets.PRESETS[preset], seed=seed)
+    config = replace(presets.transfer()[preset], seed=seed)
     return Outcome(preset, seed, accuracy, 7_200, 7_200, seconds, "tf32", MADE, config)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from metastep.errors import MetastepError
-from metastep.train.fewshot import presets as few_shot_presets
-from metastep.train.fewshot.config import TestConfig
+from metastep.train import presets
+from metastep.train.config import Test
 from study.claims import fewshot_runs, keeping
 from study.claims.evidence import Evidence
 from study.claims.outcomes import Outcome
@@ -26,7 +26,7 @@ def test_what_is_read_is_what_was_kept(tmp_path: Path, outcome: Outcome) -> None
     keeping.keep(tmp_path, outcome.preset, outcome)
     assert keeping.kept(tmp_path, outcome.preset) == {outcome.seed: outcome}
     (file,) = tmp_path.iterdir()
-    assert f"--preset {outcome.preset} --seed {outcome.seed} --precision tf32 --data DATA" in file.read_text()
+    assert f"metastep train {outcome.preset} seed={outcome.seed} precision=tf32 --data DATA" in file.read_text()
     assert keeping.kept(tmp_path, outcome.preset.rpartition("-")[0]) == {}, "another preset begins with its name"
 
 
@@ -55,9 +55,9 @@ def test_what_another_recipe_found_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     shutil.rmtree("runs")
     evidence = Evidence(Path("runs"), Path(), kept=HERE)
     assert evidence.finished(ESTIMATE, 0)
-    before = few_shot_presets.PRESETS[ESTIMATE]
-    for changed in (replace(before, inner=replace(before.inner, lr=0.2)), replace(before, test=TestConfig(steps=3))):
-        monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, changed)
+    before = presets.few_shot()[ESTIMATE]
+    for changed in (replace(before, inner=replace(before.inner, lr=0.2)), replace(before, test=Test(steps=3))):
+        monkeypatch.setitem(presets.few_shot(), ESTIMATE, changed)
         assert not evidence.finished(ESTIMATE, 0)
     assert call("--only", "T4.29").exit_code == 0
     assert Path(f"runs/reproduce/{ESTIMATE}-seed0").is_dir()
@@ -83,7 +83,7 @@ def test_a_copy_does_not_count_twice() -> None:
 
 
 def test_fewer_iterations_are_kept_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(4))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny(4))
     call("--only", "T4.29", "--iterations", "2")
     assert [path.name for path in HERE.iterdir()] == [f"{ESTIMATE}-2it-seed0.json"]
     call("--only", "T4.29")
@@ -92,9 +92,9 @@ def test_fewer_iterations_are_kept_by_themselves(monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_that_serves_two_presets_is_kept_when_both_are(monkeypatch: pytest.MonkeyPatch) -> None:
     one, five = "omniglot-5w1s-reptile", "omniglot-5w5s-reptile"
-    monkeypatch.setitem(few_shot_presets.PRESETS, one, tiny(test=TestConfig(shots=1, steps=3)))
-    monkeypatch.setitem(few_shot_presets.PRESETS, five, tiny(test=TestConfig(shots=2, steps=4)))
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(3))
+    monkeypatch.setitem(presets.few_shot(), one, tiny(test=Test(shots=1, steps=3)))
+    monkeypatch.setitem(presets.few_shot(), five, tiny(test=Test(shots=2, steps=4)))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny(3))
     assert fewshot_runs.trained_as(five) == one
     call("--only", "T4.9", "--seeds", "1")
     shutil.rmtree("runs")

@@ -8,8 +8,7 @@ import pytest
 
 from metastep.data.registry import data_set, data_sets
 from metastep.errors import MetastepError
-from metastep.train.fewshot.presets import PRESETS as FEW_SHOT
-from metastep.train.transfer.presets import PRESETS as TRANSFER, SIZES, TARGETS
+from metastep.train import presets
 from study.claims import files, keeping
 from study.claims.claims import Finding
 from study.claims.evidence import Evidence
@@ -18,6 +17,7 @@ from study.claims.kinds import kind_of
 from study.claims.planning import jobs_for, presets_of, price
 from study.claims.register import REGISTER, TABLES, read
 from study.claims.transfer_runs import LOOKS, configured, is_there
+from study.targets import SIZES, TARGETS
 from tests.test_docs import ROOT
 
 CELLS = {"T1": 2, "T2": 18, "T3": 18, "T4": 36, "T5": 18}
@@ -58,7 +58,7 @@ def test_a_cell_has_its_preset_and_number(id: str, preset: str, paper: str) -> N
 @pytest.mark.parametrize("claim", [claim for claim in REGISTER.values() if claim.presets], ids=lambda claim: claim.id)
 def test_what_it_needs_exists(claim: object) -> None:
     for preset in (*claim.presets, *claim.stand_in):  # type: ignore[attr-defined]
-        assert preset in (FEW_SHOT | TRANSFER)
+        assert preset in presets.tables()
         kind_of(preset).configured(preset, 1, None, {"device": "cpu"})
 
 
@@ -80,13 +80,13 @@ def test_sizes_add_up_to_the_totals_that_the_paper_prints() -> None:
     assert list(SIZES) == list(TARGETS)
     for target, (pictures, *_) in SIZES.items():
         config = configured(f"{target}-sgd-baseline", 0, None, {})
-        looks = config.epochs * math.ceil(pictures / config.data.batch) / config.gradient_difference
+        looks = config.epochs * math.ceil(pictures / config.batch) / config.gradient_difference
         assert LOOKS <= looks < LOOKS + 3
     assert [sum(sizes) for sizes in SIZES.values()] == [60_000, 13_000, 11_788, 6_700, 9_532, 20_580]
 
 
 def test_only_the_runs_of_one_claim_look_at_their_gradients() -> None:
-    looking = {preset for preset in TRANSFER if configured(preset, 0, None, {}).gradient_difference}
+    looking = {preset for preset in presets.transfer() if configured(preset, 0, None, {}).gradient_difference}
     assert looking == {f"{target}-sgd-baseline" for target in (*TARGETS, "digits")}
     assert {*REGISTER["X15"].presets, *REGISTER["X15"].stand_in} <= looking
 

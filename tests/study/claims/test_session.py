@@ -12,14 +12,14 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
+import metastep as ms
+from metastep.train import presets
 from metastep.train.budget import within
-from metastep.train.fewshot import presets as few_shot_presets
-from metastep.train.fewshot.config import TestConfig
+from metastep.train.config import Test
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.scores import read_evaluations
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.transfer import presets as transfer_presets
 from study.claims import fewshot_runs, planning
 from study.claims.evidence import Evidence
 from study.claims.files import FIELDS
@@ -36,10 +36,10 @@ def _tiny_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("METASTEP_DATA", raising=False)
     monkeypatch.setattr(fewshot_runs, "EPISODES", 8)
-    monkeypatch.setitem(few_shot_presets.PRESETS, MAML, tiny(method=few_shot_presets.MethodConfig("maml")))
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny())
-    scratch = replace(transfer_presets.PRESETS["digits-sgd-scratch"], epochs=1, device="cpu")
-    monkeypatch.setitem(transfer_presets.PRESETS, SCRATCH, scratch)
+    monkeypatch.setitem(presets.few_shot(), MAML, tiny(method=ms.MAML()))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny())
+    scratch = replace(presets.transfer()["digits-sgd-scratch"], epochs=1, device="cpu")
+    monkeypatch.setitem(presets.transfer(), SCRATCH, scratch)
 
 
 def call(*arguments: str) -> Result:
@@ -80,7 +80,7 @@ def test_a_complete_pass() -> None:
 
 
 def test_where_test_classes_are_turned_those_as_they_are_come_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(test=TestConfig(rotations="per_episode")))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny(test=Test(rotations="per_episode")))
     call("--only", "T4.29")
     kept = {each.rotations: each for each in read_evaluations(Path(f"runs/reproduce/{ESTIMATE}-seed0"))}
     assert set(kept) == {"per_episode", "none"}
@@ -92,9 +92,9 @@ def test_where_test_classes_are_turned_those_as_they_are_come_beside(monkeypatch
 def test_presets_that_differ_only_in_their_test_share_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     one, five = "omniglot-5w1s-reptile", "omniglot-5w5s-reptile"
     assert fewshot_runs.trained_as(five) == fewshot_runs.trained_as(one) == one
-    monkeypatch.setitem(few_shot_presets.PRESETS, one, tiny(test=TestConfig(shots=1, steps=3)))
-    monkeypatch.setitem(few_shot_presets.PRESETS, five, tiny(test=TestConfig(shots=2, steps=4)))
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(3))
+    monkeypatch.setitem(presets.few_shot(), one, tiny(test=Test(shots=1, steps=3)))
+    monkeypatch.setitem(presets.few_shot(), five, tiny(test=Test(shots=2, steps=4)))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny(3))
     assert call("--only", "T4.10", "--seeds", "1").exit_code == 0
     assert [path.name for path in Path("runs/reproduce").iterdir()] == [f"{one}-seed0"]
     kept = {each.shots: each for each in read_evaluations(Path(f"runs/reproduce/{one}-seed0"))}
@@ -144,7 +144,7 @@ def timer_fires_at(iteration: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_end_of_the_budget_keeps_the_run_and_the_next_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(few_shot_presets.PRESETS, ESTIMATE, tiny(40))
+    monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny(40))
     assert call("--only", "T4.29", "--out", "whole", "--runs", "whole-runs").exit_code == 0
     timer_fires_at(3, monkeypatch)
     stopped = call("--only", "T4.29", "--budget", "1000")
@@ -184,8 +184,8 @@ def test_the_timer_asks_again_until_somebody_listens() -> None:
 
 
 def test_fewer_iterations_have_their_own_runs_and_say_so() -> None:
-    monkeypatched = few_shot_presets.PRESETS
-    assert monkeypatched[ESTIMATE].outer.iterations == 2
+    monkeypatched = presets.few_shot()
+    assert monkeypatched[ESTIMATE].iterations == 2
     done = call("--only", "T4.29", "--iterations", "1")
     assert done.exit_code == 0
     assert "short (1 of 2 iterations)" in done.output
@@ -209,7 +209,7 @@ def test_an_evaluation_on_other_pictures_is_no_evidence() -> None:
 
 
 def test_a_damaged_run_does_not_hold_up_the_others() -> None:
-    Run.create(folder := Path("runs", "reproduce", f"{MAML}-seed0"), few_shot_presets.PRESETS[MAML])
+    Run.create(folder := Path("runs", "reproduce", f"{MAML}-seed0"), presets.few_shot()[MAML])
     (folder / "last.safetensors").write_bytes(b"half of a checkpoint")
     failed = call("--only", "T4.17,T4.29", "--together", "2")
     assert failed.exit_code == 2
@@ -233,20 +233,20 @@ def test_transfer_takes_three_seeds_first_ones_first() -> None:
 def test_a_run_that_is_there_is_taken_and_another_one_is_refused() -> None:
     folder = Path("runs/reproduce", f"{ESTIMATE}-seed0")
     call("--only", "T4.29")
-    few_shot_presets.PRESETS[ESTIMATE] = tiny(precision="float64")  # it is put back by the fixture
+    presets.few_shot()[ESTIMATE] = tiny(precision="float64")  # it is put back by the fixture
     assert call("--only", "T4.29").exit_code == 0
     Path("results/claims/T4.29.json").unlink()
     (folder / "made.json").unlink()
-    few_shot_presets.PRESETS[ESTIMATE] = replace(tiny(), inner=replace(tiny().inner, lr=0.3))
+    presets.few_shot()[ESTIMATE] = replace(tiny(), inner=replace(tiny().inner, lr=0.3))
     refused = call("--only", "T4.29")
     assert refused.exit_code == 2
     assert "is a run of something else (inner.lr = 0.1, not 0.3). Choose another --runs" in refused.output
 
 
 def test_a_run_that_diverges_or_is_taken_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    wild = tiny(method=few_shot_presets.MethodConfig("maml"))
-    wild = replace(wild, inner=replace(wild.inner, lr=1e30, steps=8))
-    monkeypatch.setitem(few_shot_presets.PRESETS, MAML, wild)
+    wild = tiny(method=ms.MAML())
+    wild = replace(wild, inner=replace(wild.inner, lr=1e30), steps=8)
+    monkeypatch.setitem(presets.few_shot(), MAML, wild)
     failed = call("--only", "T4.17,T4.29")
     assert failed.exit_code == 2
     assert "1 of the runs could not go on. omniglot-5w1s-maml, seed 0: update 1" in failed.output

@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
-from metastep.train.fewshot import presets as few_shot_presets
-from metastep.train.fewshot.config import MethodConfig
+import metastep as ms
+from metastep.train import presets
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.run import Run
-from metastep.train.transfer import presets as transfer_presets
 from study.claims import fewshot_runs
 from study.claims.evidence import Evidence
 from study.commands import app
@@ -31,9 +30,9 @@ def _tiny_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("METASTEP_DATA", raising=False)
     monkeypatch.setattr(fewshot_runs, "EPISODES", 8)
-    methods = {MAML: MethodConfig("maml"), FIRST_ORDER: MethodConfig("fo_maml"), ESTIMATE: tiny().method}
+    methods = {MAML: ms.MAML(), FIRST_ORDER: ms.FOMAML(), ESTIMATE: tiny().method}
     for iterations, (preset, method) in enumerate(methods.items(), 4):
-        monkeypatch.setitem(few_shot_presets.PRESETS, preset, tiny(iterations, method=method))
+        monkeypatch.setitem(presets.few_shot(), preset, tiny(iterations, method=method))
 
 
 def call(*arguments: str) -> Result:
@@ -92,11 +91,9 @@ def test_the_end_of_the_budget_keeps_all_of_them(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_that_fails_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    wild = few_shot_presets.PRESETS[FIRST_ORDER]
-    monkeypatch.setitem(
-        few_shot_presets.PRESETS, FIRST_ORDER, replace(wild, inner=replace(wild.inner, lr=1e30, steps=8))
-    )
-    Run.create(taken := Path("runs", "reproduce", f"{MAML}-seed0"), few_shot_presets.PRESETS[MAML])
+    wild = presets.few_shot()[FIRST_ORDER]
+    monkeypatch.setitem(presets.few_shot(), FIRST_ORDER, replace(wild, inner=replace(wild.inner, lr=1e30), steps=8))
+    Run.create(taken := Path("runs", "reproduce", f"{MAML}-seed0"), presets.few_shot()[MAML])
     with Run.open(taken).lock():
         failed = call("--together", "2")
     assert failed.exit_code == 2
@@ -144,11 +141,11 @@ def test_an_error_that_nobody_expected_releases_all(monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def _tiny_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cells of table 2 on digits, one of which has its source trained first"""
-    scratch, learned = (transfer_presets.PRESETS[f"digits-sgd-{method}"] for method in ("scratch", "multistep"))
+    scratch, learned = (presets.transfer()[f"digits-sgd-{method}"] for method in ("scratch", "multistep"))
     scratch = replace(scratch, epochs=12, device="cpu")
     learned = replace(learned, epochs=2, device="cpu", source=replace(learned.source, epochs=1))
     for preset, config in ((SCRATCH, scratch), (LEARNED, learned)):
-        monkeypatch.setitem(transfer_presets.PRESETS, preset, config)
+        monkeypatch.setitem(presets.transfer(), preset, config)
 
 
 @pytest.mark.usefixtures("_tiny_transfer")

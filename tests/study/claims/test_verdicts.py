@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import ttest_ind
 
 from metastep.errors import MetastepError
-from metastep.train.transfer.presets import TARGETS
 from study.claims import fewshot_costs, transfer_costs
 from study.claims.cells import MINI_IMAGENET, OMNIGLOT, Printed, few_shot_verdict, transfer_verdict
 from study.claims.claims import Finding
@@ -19,6 +18,7 @@ from study.claims.figures import draw_epochs
 from study.claims.outcomes import Outcome
 from study.claims.register import REGISTER
 from study.claims.transfer_comparing import gradients_settle
+from study.targets import TARGETS
 from tests.study.claims.helpers import few_shot, known, transfer
 
 STEPS_OF = {"t1": 1, "t3": 3, "3-step estimate": 3}

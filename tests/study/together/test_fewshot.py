@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from metastep.train.fewshot.config import MethodConfig, ValidationConfig
+import metastep as ms
+from metastep.train.config import Validation
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.train import resume, resume_in_turns, train, train_in_turns
 from metastep.train.metrics import read_metrics
@@ -20,9 +21,9 @@ from tests.train.fewshot.helpers import TINY, same_state, tiny
 
 CONFIGS = {
     "shared steps": TINY,
-    "with noise": replace(tiny(iterations=6), method=MethodConfig("es_maml"), seed=1),
-    "precise": replace(tiny(iterations=7), method=MethodConfig("maml"), precision="float64", seed=2),
-    "first order": replace(TINY, method=MethodConfig("fo_maml"), seed=3, log_every=5),
+    "with noise": replace(tiny(iterations=6), method=ms.methods.ESMAML(), seed=1),
+    "precise": replace(tiny(iterations=7), method=ms.MAML(), precision="float64", seed=2),
+    "first order": replace(TINY, method=ms.FOMAML(), seed=3, log_every=5),
 }
 
 
@@ -91,6 +92,6 @@ def test_alone_a_run_says_so(tmp_path: Path) -> None:
 
 def test_time_is_that_of_all_while_they_share(tmp_path: Path) -> None:
     began = time.perf_counter()
-    configs = [replace(tiny(iterations=6), seed=seed, validation=ValidationConfig(0)) for seed in (0, 1)]
+    configs = [replace(tiny(iterations=6), seed=seed, validation=Validation(0)) for seed in (0, 1)]
     ends = list(together((train_in_turns(config, tmp_path / str(config.seed)) for config in configs), 2))
     assert sum(end.seconds for end in ends) > 1.2 * (time.perf_counter() - began)

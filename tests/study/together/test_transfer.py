@@ -9,13 +9,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from metastep.core.optimizers import SGD, Adam
 from metastep.data.batches import Batches
 from metastep.errors import NonFiniteError
 from metastep.step.compiler import compiling, program_cache
+from metastep.train.config import Scratch, Source, Target, Transfer, WhatAndWhere
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.transfer import epoch as epochs, reading
-from metastep.train.transfer.config import InnerConfig, MethodConfig, SourceConfig, TargetConfig, TransferConfig
 from metastep.train.transfer.epoch import Trained
 from metastep.train.transfer.train import resume_in_turns, train, train_in_turns
 from metastep.train.turns import Turns
@@ -34,15 +35,15 @@ from tests.train.transfer.train_helpers import (
 
 pytestmark = pytest.mark.usefixtures("_stripes")
 
-FORGETFUL = TargetConfig("tests.train.transfer.train_helpers:forgetful", ("body",))
+FORGETFUL = Target("tests.train.transfer.train_helpers:forgetful", ("body",))
 
 
-def configs(source: Path) -> dict[str, TransferConfig]:
+def configs(source: Path) -> dict[str, Transfer]:
     return {
-        "traced": with_source(source, compile=True, data=replace(TINY.data, batch=7)),  # once: all batches are alike
-        "with noise": with_source(source, target=FORGETFUL, seed=1, gradient_difference=2),
-        "source first": tiny(MethodConfig("transfer", steps=2, window=1), seed=2, inner=InnerConfig("adam", 1e-2)),
-        "precise": tiny(MethodConfig("scratch"), seed=3, precision="float64", epochs=2),
+        "traced": with_source(source, compile=True, batch=7),  # once: all batches are alike
+        "with noise": with_source(source, net=FORGETFUL, seed=1, gradient_difference=2),
+        "source first": tiny(WhatAndWhere(window=1), seed=2, inner=Adam(1e-2)),
+        "precise": tiny(Scratch(), seed=3, precision="float64", epochs=2),
     }
 
 
@@ -57,12 +58,12 @@ def alone(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def begun(config: TransferConfig, folder: Path) -> Turns[Trained]:
+def begun(config: Transfer, folder: Path) -> Turns[Trained]:
     """Resumed, if it was"""
     if not (folder / "config.json").is_file():
         return train_in_turns(config, folder)
     net = TEACHER if config.needs_source else None
-    return resume_in_turns(folder, source_net=net, target_net=config.target.net)
+    return resume_in_turns(folder, source_net=net, target_net=config.net.name)
 
 
 @pytest.mark.parametrize("queued", [1, 10])
@@ -114,7 +115,7 @@ def test_others_are_under_way_while_a_source_is_trained(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Batches, "batch", batch)
     works = [
-        train_in_turns(tiny(MethodConfig("scratch"), seed=7), tmp_path / "a"),
+        train_in_turns(tiny(Scratch(), seed=7), tmp_path / "a"),
         train_in_turns(TINY, tmp_path / "b"),
     ]
     list(together(works, 2))
@@ -137,7 +138,7 @@ def test_settings_of_the_process_are_made_again_after_a_pause(tmp_path: Path, mo
 
     monkeypatch.setattr(Batches, "batch", batch)
     monkeypatch.setattr(epochs, "judge", judged)
-    scratch = tiny(MethodConfig("scratch"), epochs=2)
+    scratch = tiny(Scratch(), epochs=2)
     runs = [replace(scratch, seed=1, threads=1), replace(scratch, seed=2, threads=2, precision="float64")]
     list(together((train_in_turns(config, tmp_path / str(config.seed)) for config in runs), 2))
     assert seen == {(what, each, each) for what in ("trained", "judged") for each in (1, 2)}
@@ -147,8 +148,8 @@ def test_one_that_left_the_finite_numbers_says_it_and_keeps_its_folder_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(epochs, "QUEUED", 1)
-    wild = tiny(MethodConfig("scratch"), inner=InnerConfig("sgd", 1e30), seed=1)
-    works = [train_in_turns(config, tmp_path / str(config.seed)) for config in (tiny(MethodConfig("scratch")), wild)]
+    wild = tiny(Scratch(), inner=SGD(1e30), seed=1)
+    works = [train_in_turns(config, tmp_path / str(config.seed)) for config in (tiny(Scratch()), wild)]
     with pytest.raises(NonFiniteError, match=r"epoch 1, by batch 3 of 3"):
         list(together(works, 2))
     for seed in ("0", "1"):
@@ -158,7 +159,7 @@ def test_one_that_left_the_finite_numbers_says_it_and_keeps_its_folder_free(
 
 def test_what_others_take_counts_as_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "QUEUED", 1)
-    scratch = tiny(MethodConfig("scratch"), epochs=2)
+    scratch = tiny(Scratch(), epochs=2)
     assert train(scratch, tmp_path / "alone").beside == 0
 
     def slow(turns: int) -> Turns[Trained]:
@@ -179,8 +180,8 @@ def test_seeds_share_a_trace_and_end_as_alone(captured: bool, tmp_path: Path, mo
         capture(monkeypatch)
     traces = Mock(wraps=compiling.traced)
     monkeypatch.setattr(compiling, "traced", traces)
-    source = SourceConfig("resnet8", dataset="stripes", epochs=1)
-    config = tiny(source=source, target=TargetConfig("vgg4"), data=replace(TINY.data, batch=7), epochs=1, compile=True)
+    source = Source("resnet8", dataset="stripes", epochs=1)
+    config = tiny(source=source, net=Target("vgg4"), batch=7, epochs=1, compile=True)
     seeds = [replace(config, seed=seed) for seed in (0, 1)]
     program_cache._MADE.clear()
     for turns in together((train_in_turns(each, tmp_path / f"{each.seed}") for each in seeds), 2):

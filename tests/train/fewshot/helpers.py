@@ -15,49 +15,51 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metastep.core.methods import MultiStep, Reptile
+from metastep.core.optimizers import SGD, Adam
+from metastep.core.registry import named, names
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 from metastep.step import captured_update, update
 from metastep.step.capture import Captured
 from metastep.step.ranks import run_rank, started_ranks
-from metastep.train.config import from_plain, to_plain
+from metastep.train.config import Data, FewShot, Net, Outer, Validation
 from metastep.train.fewshot import sampling
-from metastep.train.fewshot.config import (
-    DataConfig,
-    InnerConfig,
-    MethodConfig,
-    NetConfig,
-    OuterConfig,
-    TrainConfig,
-    ValidationConfig,
-)
 from metastep.train.fewshot.train import resume, train
 from metastep.train.run import Run
+from metastep.train.validated import from_plain, to_plain
 
 ROOT = Path(__file__).parents[3]
 SIZE = 16
 
-TINY = TrainConfig(
-    DataConfig("stripes", ways=3, shots=1, queries=2),
-    NetConfig(filters=4, head_init="zero", size=SIZE),
-    InnerConfig(lr=0.1, steps=4, momentum=0.9),
-    MethodConfig("multi_step", window=2),
-    OuterConfig(tasks=4, iterations=12),
-    validation=ValidationConfig(every=4, episodes=6),
-    checkpoint_every=3,
+TINY = FewShot(
+    data=Data("stripes", ways=3, shots=1, queries=2),
+    net=Net(options={"filters": 4, "head_init": "zero"}, size=SIZE),
+    inner=SGD(0.1, 0.9),
+    steps=4,
+    method=MultiStep(window=2),
+    tasks=4,
+    iterations=12,
+    validation=Validation(every=4, episodes=6),
+    checkpoint_seconds=0,
     log_every=1,
     device="cpu",
 )
 
 CARRIED = replace(
     TINY,
-    inner=InnerConfig("adam", 1e-3, 4, betas=(0.0, 0.999)),
-    method=MethodConfig("reptile", carried=True),
-    outer=OuterConfig("sgd", 1.0, schedule="linear", tasks=4, iterations=12),
+    inner=Adam(1e-3, (0.0, 0.999)),
+    method=Reptile(keep_memory=True),
+    outer=Outer("sgd", 1.0, schedule="linear"),
 )
-SHUFFLED = replace(  # batches of 4, 3 classes: none can be balanced
-    CARRIED, data=replace(CARRIED.data, shots=2), inner=replace(CARRIED.inner, batch=4)
-)
+SHUFFLED = replace(CARRIED, data=replace(CARRIED.data, shots=2), batch=4)  # 3 classes: none can be balanced
+METHODS = [name for name in names("method") if name != "reference"]
+
+
+def named_method(name: str, **options: Any) -> Any:
+    """With what it cannot do without"""
+    needed = {"truncated": {"depth": 1}, "multi_step": {"window": 1}}.get(name, {})
+    return named("method", name)(**{**needed, **options})
 
 
 def stripes(split: str = "train") -> Pictures:
@@ -127,8 +129,14 @@ class Noisy(Flat):
         return super().forward(self.drop(self.scale * x)) + self.offset
 
 
-def tiny(**outer: Any) -> TrainConfig:
-    return replace(TINY, outer=replace(TINY.outer, **outer))
+def tiny(**changes: Any) -> FewShot:
+    """TINY with fields changed, its own or those of its outer optimizer"""
+    outer = {
+        name: changes.pop(name)
+        for name in ("optimizer", "lr", "eps", "schedule", "clip", "clip_value", "weight_decay")
+        if name in changes
+    }
+    return replace(TINY, outer=replace(TINY.outer, **outer), **changes)
 
 
 def same_state(a: Path, b: Path, tolerance: float = 0.0) -> bool:
@@ -152,14 +160,14 @@ def start(job: dict[str, Any], rank: int = 0, ranks: int = 1, port: int = 0) -> 
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def job(config: TrainConfig, folder: Path, **more: Any) -> dict[str, Any]:
+def job(config: FewShot, folder: Path, **more: Any) -> dict[str, Any]:
     return {"config": to_plain(config), "folder": str(folder), **more}
 
 
 def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     sampling.load = loading(stripes)  # type: ignore[assignment]
-    config, folder = from_plain(TrainConfig, job["config"]), Path(job["folder"])
+    config, folder = from_plain(FewShot, job["config"]), Path(job["folder"])
     if "dies_at" in job and os.environ["RANK"] == job["dying_rank"]:
         _die_at(job["dies_at"])
     if "stopped_at" in job and os.environ["RANK"] == job["asked_rank"]:

@@ -11,33 +11,32 @@ import metastep as ms
 from metastep.cli.main import app
 from metastep.core.problems import params_of
 from metastep.core.trees import relative_change
+from metastep.train import presets
 from metastep.train.fewshot.building import build_net, gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.fewshot.comparing import compared, gradients_of
-from metastep.train.fewshot.config import MethodConfig
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.sampling import Sampler
 from tests.train.fewshot.helpers import TINY, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
+
+PRESETS = presets.few_shot()
 
 DOUBLE = replace(TINY, precision="float64")
 
 
 def test_windows_are_those_that_the_steps_have_room_for() -> None:
     for steps, windows in ((4, (2, 4)), (5, (2, 4)), ((4, 2, 1, 1), (2, 4, 8)), (1, ())):
-        config = replace(TINY, method=MethodConfig("maml"), inner=replace(TINY.inner, steps=steps))
+        config = replace(TINY, method=ms.MAML(), steps=steps)
         asked = gradients_of(config, build_net(config)).values()
         assert [gradient.method.window for gradient in list(asked)[1:-2]] == list(windows)
         assert {gradient.steps for gradient in asked} == {steps if isinstance(steps, int) else sum(steps)}
 
 
-@pytest.mark.parametrize(
-    "method", [MethodConfig("multi_step", window=2), MethodConfig("meta_sgd")], ids=lambda m: m.name
-)
-def test_a_row_is_the_distance_from_the_exact_gradient(method: MethodConfig) -> None:
+@pytest.mark.parametrize("method", [ms.MultiStep(window=2), ms.MetaSGD()], ids=repr)
+def test_a_row_is_the_distance_from_the_exact_gradient(method: ms.methods.Method) -> None:
     learner = fresh(replace(DOUBLE, method=method))
     found = compared(learner, stripes(), 3)
-    theta, gradient = params_of(learner.meta), gradient_of(replace(DOUBLE, method=MethodConfig("maml")), learner.net)
+    theta, gradient = params_of(learner.meta), gradient_of(replace(DOUBLE, method=ms.MAML()), learner.net)
     tasks = Sampler.of(stripes(), DOUBLE.train_episodes, EVALUATION_SEED, "cpu", torch.float64)(0, 3)
     exact, two = (replace(gradient, method=ms.methods.Reference(n))(theta, tasks).grad for n in (1, 2))
     rows = {row.method: row for row in found.rows}

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+import metastep as ms
 from metastep.errors import MetastepError
 from metastep.report.probes import probe
+from metastep.train.config import Net
 from metastep.train.errors import RunError
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import METHOD_OPTIONS, MethodConfig, MethodName, NetConfig
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.scores import Evaluation, paired_difference, read_evaluations, save
-from tests.train.fewshot.helpers import SIZE, TINY, stripes
+from tests.train.fewshot.helpers import METHODS, SIZE, TINY, named_method, stripes
 from tests.train.fewshot.use_helpers import fresh
 
 FEW = Request(episodes=7)
@@ -58,13 +59,13 @@ def test_steps_are_those_where_a_gradient_is_new() -> None:
 def test_exact_steps_are_those_of_a_method_without_windows() -> None:
     learner = fresh()
     exact = evaluate(learner, replace(FEW, exact_steps=True))
-    alone = evaluate(replace(learner, config=replace(TINY, method=MethodConfig("maml"))), FEW)
+    alone = evaluate(replace(learner, config=replace(TINY, method=ms.MAML())), FEW)
     assert timeless(exact) == timeless(alone)
     assert exact.accuracies != evaluate(learner, FEW).accuracies
 
 
 def test_weights_of_windows_are_of_training_alone() -> None:
-    method = MethodConfig("maml_pp", window=2, weights=(0.5, 0.5))
+    method = ms.methods.MAMLPP(window=2, weights=(0.5, 0.5))
     learner = Learner.fresh(replace(TINY, method=method))
     for request in (replace(FEW, exact_steps=True), replace(FEW, steps=(3, 1))):
         assert evaluate(learner, request).episodes == FEW.episodes
@@ -72,7 +73,7 @@ def test_weights_of_windows_are_of_training_alone() -> None:
 
 def test_every_method_sees_the_same_episodes() -> None:
     learner = fresh()
-    first_order = replace(learner, config=replace(TINY, seed=99, method=MethodConfig("fo_maml", window=2)))
+    first_order = replace(learner, config=replace(TINY, seed=99, method=ms.FOMAML(window=2)))
     one, other = evaluate(learner, FEW), evaluate(first_order, FEW)
     assert timeless(one) == timeless(other)
     assert paired_difference(one, other) == (0, 0)
@@ -87,7 +88,7 @@ def test_chunks_change_nothing() -> None:
 
 
 def test_there_is_no_dropout_even_in_a_learner_in_training() -> None:
-    learner = Learner.fresh(replace(TINY, net=NetConfig("tests.train.fewshot.helpers:Noisy", size=SIZE)))
+    learner = Learner.fresh(replace(TINY, net=Net("tests.train.fewshot.helpers:Noisy", size=SIZE)))
     found = evaluate(learner, FEW)
     assert learner.net.training
     learner.net.eval()
@@ -133,10 +134,10 @@ def test_random_numbers_outside_are_left_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("method", METHOD_OPTIONS)
-def test_every_method_is_evaluated_and_probed(method: MethodName) -> None:
-    config = replace(TINY, method=MethodConfig(method, depth=1 if method == "truncated" else None))
-    config = replace(config, inner=replace(config.inner, momentum=None))
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_evaluated_and_probed(method: str) -> None:
+    config = replace(TINY, method=named_method(method))
+    config = replace(config, inner=replace(config.inner, momentum=0.0))
     learner = Learner.fresh(config)
     for request in (FEW, Request(ways=4, steps=6, exact_steps=True, episodes=3)):
         result = evaluate(learner, request)

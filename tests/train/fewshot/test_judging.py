@@ -7,29 +7,21 @@ import pytest
 import torch
 
 from metastep.core.windows import Task
+from metastep.train.config import FewShot, Test as JudgeConfig, Validation
 from metastep.train.fewshot import judging
-from metastep.train.fewshot.config import (
-    METHOD_OPTIONS,
-    MethodConfig,
-    MethodName,
-    TestConfig as JudgeConfig,
-    TrainConfig,
-    ValidationConfig,
-)
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.train import train
-from tests.train.fewshot.helpers import CARRIED, TINY, stripes, tiny
+from tests.train.fewshot.helpers import CARRIED, METHODS, TINY, named_method, stripes, tiny
 
 BY_HAND = {"maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml"}
 
 
-def configured(method: MethodName, **changes: object) -> TrainConfig:
-    inner = replace(TINY.inner, momentum=None if method in ("meta_sgd", "maml_pp") else 0.9, lr=0.05)
-    window = 2 if method in ("multi_step", "truncated") else None
-    chosen = MethodConfig(method, window=window, depth=1 if method == "truncated" else None)
-    return replace(TINY, method=chosen, inner=inner, precision="float64", **changes)  # type: ignore[arg-type]
+def configured(method: str, **changes: object) -> FewShot:
+    inner = replace(TINY.inner, momentum=0.0 if method in ("meta_sgd", "maml_pp") else 0.9, lr=0.05)
+    window = {"window": 2} if method in ("multi_step", "truncated") else {}
+    return replace(TINY, method=named_method(method, **window), inner=inner, precision="float64", **changes)  # type: ignore[arg-type]
 
 
 WAYS = {
@@ -48,7 +40,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return found
 
 
-CONFIGS = {method: configured(method) for method in METHOD_OPTIONS}
+CONFIGS = {method: configured(method) for method in METHODS}
 
 
 @pytest.mark.parametrize("look", ["at the end", "after each window"])
@@ -57,12 +49,12 @@ CONFIGS = {method: configured(method) for method in METHOD_OPTIONS}
     "config", [*CONFIGS.values(), replace(CARRIED, precision="float64")], ids=[*CONFIGS, "carried"]
 )
 def test_by_hand_is_mapped(
-    config: TrainConfig, test: JudgeConfig, look: judging.Look, used: list[Learner], monkeypatch: pytest.MonkeyPatch
+    config: FewShot, test: JudgeConfig, look: judging.Look, used: list[Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = Learner.fresh(replace(config, test=test, chunk_size=3))
     sampler = Sampler.of(stripes(split="test"), learner.config.test_episodes, 0, "cpu", torch.float64)
     found = judge(learner, sampler, 7, look)
-    assert len(used) == (0 if config.method.name in BY_HAND else 1)
+    assert len(used) == (0 if config.method_name in BY_HAND else 1)
     monkeypatch.setattr(judging, "of_many", judging.mapped)
     expected = judge(learner, sampler, 7, look)
     assert found.loss.shape == (7, len(learner.loop.lengths) + 1 if look == "after each window" else 1)
@@ -80,7 +72,7 @@ def test_validation_in_training_takes_as_many_at_a_time_as_asked(
         drawn.append(tasks)
         return draw(self, k, tasks, first)
 
-    config = replace(tiny(iterations=4), validation=ValidationConfig(every=4, episodes=5))
+    config = replace(tiny(iterations=4), validation=Validation(every=4, episodes=5))
     for size, sizes in ((2, [2, 2, 1]), (None, [4, 1])):
         with monkeypatch.context() as patched:
             patched.setattr(Sampler, "__call__", counting)

@@ -10,16 +10,18 @@ from metastep.core.problems import every_window, in_batches, params_of
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.core.windows import Problem, Task
 from metastep.errors import MetastepError
+from metastep.train import presets
+from metastep.train.config import FewShot, Net, Test
 from metastep.train.errors import CheckpointError
 from metastep.train.fewshot.building import build_net, gradient_of
-from metastep.train.fewshot.config import METHOD_OPTIONS, InnerConfig, MethodConfig, NetConfig, TestConfig, TrainConfig
 from metastep.train.fewshot.evaluate import with_steps
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.presets import PRESETS
 from metastep.train.fewshot.train import train
-from tests.train.fewshot.helpers import CARRIED, SIZE, TINY, Flat, tiny
+from tests.train.fewshot.helpers import CARRIED, METHODS, SIZE, TINY, Flat, named_method, tiny
 
-OWN = replace(TINY, net=NetConfig("tests.train.fewshot.helpers:Flat", size=SIZE))
+PRESETS = presets.few_shot()
+
+OWN = replace(TINY, net=Net("tests.train.fewshot.helpers:Flat", size=SIZE))
 
 
 def support(ways: int = 3, shots: int = 2) -> tuple[Tensor, Tensor]:
@@ -27,11 +29,11 @@ def support(ways: int = 3, shots: int = 2) -> tuple[Tensor, Tensor]:
     return torch.rand(ways * shots, 1, SIZE, SIZE), torch.arange(ways).repeat_interleave(shots)
 
 
-def with_method(name: str) -> TrainConfig:
-    return replace(TINY, method=MethodConfig(name, depth=1 if name == "truncated" else None))  # type: ignore[arg-type]
+def with_method(name: str) -> FewShot:
+    return replace(TINY, method=named_method(name))
 
 
-@pytest.mark.parametrize("method", METHOD_OPTIONS)
+@pytest.mark.parametrize("method", METHODS)
 def test_adapting_is_the_inner_loop_of_training(method: str) -> None:
     learner = Learner.fresh(with_method(method))
     loop, task = gradient_of(learner.config, learner.net).loop, Task(support(), None)
@@ -54,7 +56,7 @@ def test_a_trajectory_has_every_step() -> None:
 
 
 def test_the_order_of_the_support_does_not_matter() -> None:
-    learner = Learner.fresh(replace(TINY, inner=replace(TINY.inner, batch=3)))
+    learner = Learner.fresh(replace(TINY, batch=3))
     x, y = support()
     order = torch.tensor([4, 5, 0, 1, 2, 3])
     a, b = learner.adapt(x, y), learner.adapt(x[order], y[order])
@@ -73,8 +75,8 @@ def test_probabilities_with_others_and_apart() -> None:
     torch.testing.assert_close(apart[:1], one)  # whoever else is asked about
 
 
-@pytest.mark.parametrize("config", [*map(with_method, METHOD_OPTIONS), CARRIED], ids=[*METHOD_OPTIONS, "carried"])
-def test_other_ways_and_steps(config: TrainConfig) -> None:
+@pytest.mark.parametrize("config", [*map(with_method, METHODS), CARRIED], ids=[*METHODS, "carried"])
+def test_other_ways_and_steps(config: FewShot) -> None:
     learner = with_steps(Learner.fresh(config).changed(ways=5), 7)
     x, y = support(ways=5)
     with torch.no_grad():
@@ -96,7 +98,7 @@ def test_what_an_optimizer_remembers_of_a_head_serves_other_ways_by_its_mean() -
 
 
 def test_other_ways_keep_what_is_not_learned(tmp_path: Path) -> None:
-    config = replace(TINY, net=NetConfig("tests.train.fewshot.helpers:Noisy", size=SIZE))
+    config = replace(TINY, net=Net("tests.train.fewshot.helpers:Noisy", size=SIZE))
     trained = Learner.fresh(config)
     for value in trained.tree()["held"].values():
         value.fill_(7)
@@ -106,7 +108,7 @@ def test_other_ways_keep_what_is_not_learned(tmp_path: Path) -> None:
 
 
 def test_other_ways_keep_the_mode(tmp_path: Path) -> None:
-    config = replace(TINY, net=NetConfig("tests.train.fewshot.helpers:Noisy", size=SIZE))
+    config = replace(TINY, net=Net("tests.train.fewshot.helpers:Noisy", size=SIZE))
     learner = Learner.fresh(config)
     assert learner.changed(ways=5).net.training
     learner.save(tmp_path / "noisy.safetensors")
@@ -116,17 +118,17 @@ def test_other_ways_keep_the_mode(tmp_path: Path) -> None:
 
 
 def test_a_learner_with_the_same_ways_keeps_its_head() -> None:
-    learner = Learner.fresh(replace(TINY, net=replace(TINY.net, head_init="normal")))
+    learner = Learner.fresh(replace(TINY, net=TINY.net.changed(head_init="normal")))
     assert torch.equal(learner.changed(ways=3).meta["head.weight"], learner.meta["head.weight"])
 
 
 def test_test_settings_are_those_of_use() -> None:
-    learner = Learner.fresh(replace(TINY, test=TestConfig(steps=6)))
+    learner = Learner.fresh(replace(TINY, test=Test(steps=6)))
     assert learner.loop.lengths == (2, 2, 2)
 
 
 @pytest.mark.parametrize("config", [TINY, with_method("meta_sgd"), with_method("maml_pp"), CARRIED])
-def test_a_saved_learner_is_the_same(config: TrainConfig, tmp_path: Path) -> None:
+def test_a_saved_learner_is_the_same(config: FewShot, tmp_path: Path) -> None:
     learner = Learner.fresh(config)
     with torch.no_grad():
         for p in tree_leaves(learner.meta):
@@ -147,10 +149,10 @@ def test_a_run_is_loaded_at_its_best_or_last(tmp_path: Path) -> None:
 
 
 def test_a_users_net_is_imported_only_when_named_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(replace(OWN, outer=replace(OWN.outer, iterations=2)), tmp_path / "run")
+    train(replace(OWN, iterations=2), tmp_path / "run")
     imported: list[str] = []
     monkeypatch.setattr("metastep.train.fewshot.building.load_net", lambda name: imported.append(name) or Flat)
-    with pytest.raises(MetastepError, match=r"name it again: --net tests\.train\.fewshot\.helpers:Flat"):
+    with pytest.raises(MetastepError, match=r"name it again: --net=tests\.train\.fewshot\.helpers:Flat"):
         Learner.load(tmp_path / "run")
     assert not imported
     learner = Learner.load(tmp_path / "run", net="tests.train.fewshot.helpers:Flat")
@@ -159,7 +161,7 @@ def test_a_users_net_is_imported_only_when_named_again(tmp_path: Path, monkeypat
 
 
 def test_mini_batches_take_turns_over_the_classes() -> None:
-    config = replace(TINY, inner=InnerConfig(batch=None))
+    config = TINY
     problem = gradient_of(config, build_net(config)).problem
     y = torch.arange(5).repeat_interleave(10)
     windows = in_batches(problem, 10).windows(Task((torch.arange(50.0), y), None), [1] * 7)
@@ -178,7 +180,7 @@ def test_batches_that_cannot_be_balanced_are_shuffled_before_every_pass(shots: i
     problem = Problem(lambda meta, task: meta, every_window(lambda params, meta, batch: params), lambda *of: of[0])
     for axis in (0, 1):
         support = map_tree(lambda x, axis=axis: x.expand(3, -1) if axis else x, (numbers, numbers // shots))
-        whole = in_batches(problem, config.inner.batch or 0, axis, config.shuffles_batches)
+        whole = in_batches(problem, config.batch or 0, axis, config.shuffles_batches)
         windows = whole.windows(Task(support, None), [1] * (passes * pictures // 10))
         seen, labels = (torch.stack([(w.batch[i][0] if axis else w.batch[i]) for w in windows]) for i in (0, 1))
         assert torch.equal(seen.view(passes, -1).sort().values, numbers.expand(passes, -1))

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from metastep.cli.common import UNFINISHED
 from metastep.errors import MetastepError
+from metastep.train.config import FewShot
 from metastep.train.fewshot import sampling
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.train import resume, train
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import CARRIED, TINY, loading, stripes, tiny
@@ -27,7 +27,7 @@ def kept(run: Path) -> tuple[Any, ...]:
     """All that training left, but how long it took"""
     timeless = [{**row, "seconds": None} for row in rows_of(run)]
     checkpoints = [exactly({**tree, "trained": {**tree["trained"], "seconds": None}}) for tree in loaded(run)]
-    return Run(run).config(TrainConfig), timeless, checkpoints
+    return Run(run).config(FewShot), timeless, checkpoints
 
 
 def loaded(run: Path) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def test_ranks_make_a_run_longer_together(tmp_path: Path) -> None:
     done = two_ranks(SHORT, tmp_path / "run", iterations=10)
     assert [status for status, _ in done] == [0, 0], done
     assert loaded(tmp_path / "run")[0]["trained"]["iterations"] == 10
-    assert Run(tmp_path / "run").config(TrainConfig) == tiny(iterations=10)
+    assert Run(tmp_path / "run").config(FewShot) == tiny(iterations=10)
     refused = two_ranks(SHORT, tmp_path / "run", iterations=10)
     assert [status for status, _ in refused] == [2, 2], refused
 
@@ -70,17 +70,17 @@ def test_ranks_make_a_run_longer_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "iterations", "message"),
     [
-        (SHORT, 6, r"'run': has made 6 iterations, and --iterations 6 asks for no more. Ask for more"),
-        (SHORT, 0, r"'run': has made 6 iterations, and --iterations 0"),
+        (SHORT, 6, r"'run': has made 6 iterations, and iterations=6 asks for no more. Ask for more"),
+        (SHORT, 0, r"'run': has made 6 iterations, and iterations=0"),
         (
-            replace(CARRIED, outer=replace(CARRIED.outer, iterations=6)),
+            replace(CARRIED, iterations=6),
             10,
-            r"'run': its rate has a linear schedule over the 6 iterations .* start a new run with --iterations 10",
+            r"'run': its rate has a linear schedule over the 6 iterations .* start a new run with iterations=10",
         ),
     ],
 )
 def test_what_would_not_be_the_same_is_refused(
-    config: TrainConfig, iterations: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: FewShot, iterations: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     train(config, Path("run"))
@@ -112,19 +112,19 @@ def test_a_run_that_cannot_go_on_is_left_as_it_was(tmp_path: Path, monkeypatch: 
             monkeypatch.setattr(sampling, "load", load)
             with pytest.raises(MetastepError, match=message):
                 resume(tmp_path / "run", iterations=10)
-    assert Run(tmp_path / "run").config(TrainConfig).outer.iterations == 6
+    assert Run(tmp_path / "run").config(FewShot).iterations == 6
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     train(SHORT, Path("run"))
     stop_before(monkeypatch, 7)
-    stopped = CliRunner().invoke(app, ["train", "--resume", "run", "--iterations", "10"])
+    stopped = CliRunner().invoke(app, ["resume", "run", "iterations=10"])
     assert stopped.exit_code == UNFINISHED, stopped.output
     assert "Stopped after 8 iterations" in stopped.output
-    done = CliRunner().invoke(app, ["train", "--resume", "run"])
+    done = CliRunner().invoke(app, ["resume", "run"])
     assert done.exit_code == 0
     assert "10 iterations in" in done.output
-    refused = CliRunner().invoke(app, ["train", "--resume", "run", "--iterations", "12", "--tasks", "2"])
+    refused = CliRunner().invoke(app, ["resume", "run", "--iterations", "12", "--tasks", "2"])
     assert refused.exit_code == 2
-    assert "--tasks with --resume" in refused.output
+    assert "tasks: a run goes on as it was configured" in refused.output

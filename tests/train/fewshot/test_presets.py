@@ -10,11 +10,13 @@ from metastep.core.windows import Task
 from metastep.data.draw import draw
 from metastep.step.mapped import mapped
 from metastep.step.update import MetaStep
+from metastep.train import presets
+from metastep.train.config import FewShot
 from metastep.train.fewshot.building import build_net, gradient_of
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.parts import build_optimizer
-from metastep.train.fewshot.presets import PRESETS
+
+PRESETS = presets.few_shot()
 
 PAPER = ("maml", "fomaml", "multistep2", "multistep4", "multistep8")
 
@@ -26,10 +28,10 @@ def test_every_cell_of_the_paper_and_the_published_recipes_are_there() -> None:
     assert set(cells) == {name for name in PRESETS if not name.startswith("glyphs")}
 
 
-def shrunk(config: TrainConfig) -> TrainConfig:
+def shrunk(config: FewShot) -> FewShot:
     """As small as it gets, with everything that the preset is about left in"""
     data = replace(config.data, ways=min(config.data.ways, 3), shots=1, queries=1)
-    return replace(config, data=data, net=replace(config.net, filters=4), outer=replace(config.outer, tasks=1))
+    return replace(config, data=data, net=config.net.changed(filters=4), tasks=1)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -42,7 +44,7 @@ def test_every_preset_makes_a_meta_step(name: str) -> None:
     meta = gradient.init(net)
     images = torch.randint(0, 256, (4, 2, config.net.channels, config.net.size, config.net.size), dtype=torch.uint8)
     before = [p.detach().clone() for p in tree_leaves(meta)]
-    step = MetaStep(gradient, meta, build_optimizer(config.outer, meta), clip_value=config.outer.clip)
+    step = MetaStep(gradient, meta, build_optimizer(config.outer, meta), clip=config.outer.clip)
     step(draw(images, config.train_episodes, 0, 0, 1))
     assert any(not torch.equal(p, b) for p, b in zip(tree_leaves(meta), before, strict=True))
 
@@ -63,8 +65,8 @@ def by_parameter(meta: Tree) -> list[tuple[str, dict[str, Tensor]]]:
 @pytest.mark.parametrize("name", ["omniglot-5w1s-reptile", "omniglot-20w5s-imaml", "miniimagenet-5w1s-reptile"])
 def test_published_recipes_are_the_same_by_hand_and_by_autograd(name: str) -> None:
     config = shrunk(PRESETS[name])
-    data, inner = replace(config.data, shots=3, queries=2), config.inner
-    config = replace(config, data=data, precision="float64", inner=replace(inner, batch=inner.batch and 4))  # 3, 3, 3
+    data = replace(config.data, shots=3, queries=2)
+    config = replace(config, data=data, precision="float64", batch=config.batch and 4)  # 3, 3, 3
     learner = Learner.fresh(config)
     shape = (4, 5, config.net.channels, config.net.size, config.net.size)
     images = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)

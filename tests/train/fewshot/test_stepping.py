@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import metastep as ms
 from metastep.core.problems import params_of
 from metastep.core.trees import norm
 from metastep.errors import NonFiniteError
@@ -19,13 +20,13 @@ from metastep.step.capture import Captured, Unit
 from metastep.step.captured_update import CapturedUpdate
 from metastep.step.ranks import ALONE
 from metastep.step.update import EagerUpdate, MetaStep
-from metastep.train.fewshot.config import MethodConfig, TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.parts import Parts, meta_step, prepare
 from metastep.train.fewshot.sampling import Sampler
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from tests.train.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, same_state, stripes, tiny
+from tests.train.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, named_method, same_state, stripes, tiny
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured_update, "unit", lambda step, device: Captured(step, again))
 
 
-def precise(config: TrainConfig) -> TrainConfig:
+def precise(config: FewShot) -> FewShot:
     """In single precision Adam enlarges rounding"""
     return replace(config, precision="float64")
 
@@ -55,17 +56,17 @@ def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
     "config",
     [
         TINY,
-        tiny(optimizer="sgd", lr=0.5, schedule="linear", clip=0.01),
+        tiny(optimizer="sgd", lr=0.5, schedule="linear", clip_value=0.01),
         tiny(schedule="linear", eps=1e-3),
-        replace(TINY, method=MethodConfig("meta_sgd", window=2)),
-        replace(TINY, method=MethodConfig("reptile"), log_every=5),
+        replace(TINY, method=ms.methods.MetaSGD(window=2)),
+        replace(TINY, method=ms.methods.Reptile(), log_every=5),
         CARRIED,
         SHUFFLED,
-        replace(TINY, method=MethodConfig("es_maml")),
-        replace(TINY, method=MethodConfig("ggs_maml")),
+        replace(TINY, method=ms.methods.ESMAML()),
+        replace(TINY, method=ms.methods.GGSMAML()),
     ],
 )
-def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_one_unit_trains_as_step_by_step(config: FewShot, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     train(precise(config), tmp_path / "steps")
     request.getfixturevalue("recorded")
     train(precise(config), tmp_path / "unit")
@@ -88,7 +89,7 @@ def test_one_unit_trains_as_step_by_step(config: TrainConfig, tmp_path: Path, re
     [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED, SHUFFLED],
     ids=["adam", "sgd", "carried", "shuffled"],
 )
-def test_one_unit_resumes_bit_for_bit(config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_unit_resumes_bit_for_bit(config: FewShot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config, tmp_path / "whole")
     stop_at = [5]
 
@@ -114,13 +115,13 @@ def test_an_update_that_is_not_finite_is_not_made_and_named(
 
     def poisoned(self: Sampler, k: int | Tensor, tasks: int, first: int = 0) -> Any:
         task = draw(self, k, tasks, first)
-        if tasks == TINY.outer.tasks:
+        if tasks == TINY.tasks:
             bad = torch.where(torch.as_tensor(k) == 5, torch.inf, 0.0)  # no branching on values: it is recorded
             task.support[0][2] += bad
         return task
 
     monkeypatch.setattr(Sampler, "__call__", poisoned)
-    config = replace(TINY, log_every=log_every, checkpoint_every=100)
+    config = replace(TINY, log_every=log_every, checkpoint_seconds=100)
     with pytest.raises(NonFiniteError, match="update 6: task 2: the inner gradient of window 0") as caught:
         train(config, tmp_path / "run")
     assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
@@ -128,7 +129,7 @@ def test_an_update_that_is_not_finite_is_not_made_and_named(
     assert [row["step"] for row in rows] == list(range(log_every, 6, log_every))
 
 
-def prepared(config: TrainConfig) -> tuple[MetaStep, Parts]:
+def prepared(config: FewShot) -> tuple[MetaStep, Parts]:
     parts = prepare(config, stripes(), None, ALONE)
     return meta_step(config, parts, ALONE, 0), parts
 
@@ -160,7 +161,7 @@ def test_nothing_in_an_update_waits_for_the_device(
     method: str, optimizer: str, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update, "why_not_captured", lambda *of: None)
-    config = replace(tiny(optimizer=optimizer, schedule=schedule), method=MethodConfig(method))  # type: ignore[arg-type]
+    config = replace(tiny(optimizer=optimizer, schedule=schedule), method=named_method(method))
     step, _ = prepared(config)
     with Waiting():
         step()
@@ -168,16 +169,16 @@ def test_nothing_in_an_update_waits_for_the_device(
 
 
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize("config", [replace(TINY, method=MethodConfig("meta_sgd")), CARRIED], ids=["rates", "memory"])
+@pytest.mark.parametrize("config", [replace(TINY, method=ms.methods.MetaSGD()), CARRIED], ids=["rates", "memory"])
 def test_the_length_that_is_told_is_that_of_theta(
-    config: TrainConfig, captured: bool, tmp_path: Path, request: pytest.FixtureRequest
+    config: FewShot, captured: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     parts = prepare(config, stripes(), None, ALONE)
-    whole = parts.gradient(parts.learner.meta, parts.draw(0, config.outer.tasks)).grad
+    whole = parts.gradient(parts.learner.meta, parts.draw(0, config.tasks)).grad
     assert norm(whole["params"]) < norm(whole)
     if captured:
         request.getfixturevalue("recorded")
-    train(replace(config, outer=replace(config.outer, iterations=1)), tmp_path / "run")
+    train(replace(config, iterations=1), tmp_path / "run")
     row = kinds(tmp_path / "run", "train")[0]
     assert row["gradient_norm"] == pytest.approx(float(norm(params_of(whole))), rel=1e-5)
 
@@ -203,7 +204,7 @@ def test_a_unit_that_is_called_gives_what_a_recorded_one_does(tmp_path: Path, mo
 def test_a_replay_on_a_gpu_draws_the_random_directions_of_its_iteration(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = precise(replace(TINY, method=MethodConfig(method), device="cuda"))  # type: ignore[arg-type]
+    config = precise(replace(TINY, method=named_method(method), device="cuda"))
     train(config, tmp_path / "unit")
     assert kinds(tmp_path / "unit", "engine")[0]["path"].endswith("captured in a CUDA graph")
     monkeypatch.setattr(update, "why_not_captured", lambda *of: "to compare with")

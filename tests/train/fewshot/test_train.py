@@ -7,20 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from metastep.core.methods import MultiStep
+from metastep.core.optimizers import SGD, Adam, AdamW, RMSprop
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError, NonFiniteError
+from metastep.train.config import Data, FewShot, Net, Outer, Test, Validation
 from metastep.train.errors import CheckpointError
 from metastep.train.fewshot import sampling
-from metastep.train.fewshot.config import (
-    METHOD_OPTIONS,
-    DataConfig,
-    InnerConfig,
-    MethodConfig,
-    NetConfig,
-    TestConfig,
-    TrainConfig,
-    ValidationConfig,
-)
 from metastep.train.fewshot.judging import judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.parts import build_optimizer, scheduler
@@ -29,7 +22,7 @@ from metastep.train.fewshot.scores import mean
 from metastep.train.fewshot.train import resume, train
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
-from tests.train.fewshot.helpers import SIZE, TINY, loading, same_state, stripes, tiny
+from tests.train.fewshot.helpers import METHODS, SIZE, TINY, loading, named_method, same_state, stripes, tiny
 
 
 def stop_before(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseException | None = None) -> None:
@@ -37,7 +30,7 @@ def stop_before(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseExce
     draw = Sampler.__call__
 
     def call(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
-        if k == iteration and tasks == TINY.outer.tasks:
+        if k == iteration and tasks == TINY.tasks:
             monkeypatch.setattr(Sampler, "__call__", draw)
             if error:
                 raise error
@@ -47,12 +40,12 @@ def stop_before(monkeypatch: pytest.MonkeyPatch, iteration: int, error: BaseExce
     monkeypatch.setattr(Sampler, "__call__", call)
 
 
-@pytest.mark.parametrize("method", METHOD_OPTIONS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_resumes_bit_for_bit(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny(iterations=3), method=MethodConfig(method, depth=1 if method == "truncated" else None))  # type: ignore[arg-type]
-    config = replace(config, checkpoint_every=100)
+    config = replace(tiny(iterations=3), method=named_method(method))
+    config = replace(config, checkpoint_seconds=100)
     assert train(config, tmp_path / "whole").iterations == 3
     stop_before(monkeypatch, 0)
     assert train(config, tmp_path / "halves").iterations == 1
@@ -63,17 +56,18 @@ def test_every_method_trains_and_resumes_bit_for_bit(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"inner": InnerConfig("adam", 1e-2, 3, betas=(0.0, 0.999), batch=2), "data": replace(TINY.data, shots=2)},
-        {"inner": InnerConfig("adamw", 1e-2, 3, weight_decay=0.1)},
-        {"inner": InnerConfig("rmsprop", 1e-2, 3, momentum=0.5)},
-        {"inner": InnerConfig("sgd", 0.1, (2, 1), momentum=0.9, nesterov=True), "method": MethodConfig()},
-        {"outer": replace(TINY.outer, optimizer="sgd", lr=0.5, schedule="linear", clip=0.01)},
+        {"inner": Adam(1e-2, (0.0, 0.999)), "steps": 3, "batch": 2, "data": replace(TINY.data, shots=2)},
+        {"inner": AdamW(1e-2, weight_decay=0.1), "steps": 3},
+        {"inner": RMSprop(1e-2, momentum=0.5), "steps": 3},
+        {"inner": SGD(0.1, 0.9, nesterov=True), "steps": (2, 1), "method": MultiStep(window=1)},
+        {"outer": Outer("sgd", 0.5, schedule="linear", clip_value=0.01)},
+        {"outer": Outer("adamw", 1e-2, weight_decay=0.1, eps=1e-4, clip=0.5)},
         {"precision": "float64", "chunk_size": 3},
         {
             "data": replace(TINY.data, rotations="as_classes"),
-            "test": TestConfig(shots=2, steps=6, rotations="per_episode"),
+            "test": Test(shots=2, steps=6, rotations="per_episode"),
         },
-        {"net": NetConfig("tests.train.fewshot.helpers:Flat", size=SIZE)},
+        {"net": Net("tests.train.fewshot.helpers:Flat", size=SIZE)},
     ],
 )
 def test_every_option_trains(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -93,7 +87,7 @@ def test_interrupted_anywhere_a_run_ends_as_if_it_had_not_been(tmp_path: Path, m
     stop_before(monkeypatch, 5, RuntimeError("the machine broke"))
     with pytest.raises(RuntimeError, match="the machine broke"):
         resume(broken)
-    assert Run(broken).load()["trained"]["iterations"] == 4  # a checkpoint every third, and at the new best
+    assert Run(broken).load()["trained"]["iterations"] == 5  # a checkpoint after each
     assert resume(broken).iterations == 12
     assert same_state(whole, broken)
 
@@ -105,7 +99,7 @@ def test_interrupted_anywhere_a_run_ends_as_if_it_had_not_been(tmp_path: Path, m
 
 
 def test_training_learns_and_keeps_its_best(tmp_path: Path) -> None:
-    trained = train(replace(tiny(iterations=60, lr=1e-2), validation=ValidationConfig(20, 40)), tmp_path / "run")
+    trained = train(replace(tiny(iterations=60, lr=1e-2), validation=Validation(20, 40)), tmp_path / "run")
     rows = [row for row in read_metrics(Run(tmp_path / "run").metrics_path) if row["kind"] == "validation"]
     best = max(row["validation_accuracy"] for row in rows)
     assert trained.best == best > 0.5
@@ -126,7 +120,7 @@ def test_numbers_that_are_not_finite_stop_the_run(tmp_path: Path, monkeypatch: p
 
     def poisoned(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
         task = draw(self, k, tasks, first)
-        if k == 4 and tasks == TINY.outer.tasks:
+        if k == 4 and tasks == TINY.tasks:
             task.support[0][2] = torch.inf
         return task
 
@@ -154,7 +148,7 @@ def test_seeds_make_runs_and_nothing_else_does(tmp_path: Path) -> None:
 
 def test_what_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(MetastepError, match="9-way episodes need 9 classes"):
-        train(replace(TINY, data=DataConfig("stripes", ways=9, queries=2)), tmp_path / "ways")
+        train(replace(TINY, data=Data("stripes", ways=9, queries=2)), tmp_path / "ways")
     train(tiny(iterations=1), tmp_path / "run")
     with pytest.raises(MetastepError, match="holds a run already"):
         train(TINY, tmp_path / "run")
@@ -176,10 +170,10 @@ def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("done", "expected"), [(0, 2.0 + 1.5 + 1.0 + 0.5), (2, 1.0 + 0.5)])
 def test_the_linear_schedule_ends_at_zero(done: int, expected: float) -> None:
-    outer = replace(TINY.outer, optimizer="sgd", lr=2.0, schedule="linear", iterations=4)
+    config = tiny(optimizer="sgd", lr=2.0, schedule="linear", iterations=4)
     p = torch.zeros(1, requires_grad=True)
-    optimizer = build_optimizer(outer, p)
-    falling = scheduler(outer, optimizer, done)
+    optimizer = build_optimizer(config.outer, p)
+    falling = scheduler(config, optimizer, done)
     assert falling is not None
     for _ in range(4 - done):
         p.grad = torch.ones(1)
@@ -191,11 +185,11 @@ def test_the_linear_schedule_ends_at_zero(done: int, expected: float) -> None:
 def test_a_config_for_a_folder_takes_the_shape_of_its_pictures(tmp_path: Path) -> None:
     config = replace(tiny(iterations=1), net=replace(TINY.net, channels=3, size=84))
     train(config, tmp_path / "run")
-    assert Run(tmp_path / "run").config(TrainConfig).net.size == SIZE
+    assert Run(tmp_path / "run").config(FewShot).net.size == SIZE
 
 
 def test_a_checkpoint_is_never_made_of_what_is_not_finite(tmp_path: Path) -> None:
-    config = replace(tiny(optimizer="sgd", lr=1e38, iterations=3), checkpoint_every=1)
+    config = replace(tiny(optimizer="sgd", lr=1e38, iterations=3), checkpoint_seconds=0)
     with pytest.raises(NonFiniteError, match="iteration 1: the outer optimizer left the finite numbers"):
         train(config, tmp_path / "run")
     assert not Run(tmp_path / "run").last.exists()
@@ -206,7 +200,7 @@ def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.Mo
         return stripes(split).only([0, 1]) if split == "val" else stripes()
 
     monkeypatch.setattr(sampling, "load", loading(few))
-    with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*--validation-every 0"):
+    with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*validation.every=0"):
         train(TINY, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    train(replace(TINY, validation=ValidationConfig(every=0)), tmp_path / "run")
+    train(replace(TINY, validation=Validation(every=0)), tmp_path / "run")

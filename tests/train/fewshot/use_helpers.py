@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train.config import FewShot
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.train import Trained
 from metastep.train.metrics import Metrics
@@ -18,7 +18,7 @@ from tests.train.fewshot.helpers import TINY
 SIZE = 16
 
 
-def fresh(config: TrainConfig = TINY) -> Learner:
+def fresh(config: FewShot = TINY) -> Learner:
     """A learner with parameters that are worth something: the head does not start from zero."""
     learner = Learner.fresh(config)
     with torch.no_grad():
@@ -26,7 +26,7 @@ def fresh(config: TrainConfig = TINY) -> Learner:
     return learner
 
 
-def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None = None, best: bool = True) -> Path:
+def write_run(folder: Path, config: FewShot = TINY, learner: Learner | None = None, best: bool = True) -> Path:
     """What training leaves: configuration, metrics, checkpoints; without validation, none is known as the best."""
     run = Run.create(folder, config)
     with Metrics(run.metrics_path) as metrics:
@@ -35,15 +35,15 @@ def write_run(folder: Path, config: TrainConfig = TINY, learner: Learner | None 
         row = {"validation_loss": 0.5, "validation_accuracy": 0.75, "validation_interval": 0.05}
         if best:
             metrics.write(8, {"kind": "validation", **row, "seconds": 4.0})
-    tree = (learner or fresh(config)).tree() | {"trained": asdict(Trained(config.outer.iterations))}
+    tree = (learner or fresh(config)).tree() | {"trained": asdict(Trained(config.iterations))}
     run.save(tree, tree if best else None)
     return folder
 
 
-def drawings() -> TrainConfig:
+def drawings() -> FewShot:
     """The configuration of a learner of glyphs, wide enough to tell bars apart without training."""
-    data, net = replace(TINY.data, name="glyphs"), replace(TINY.net, filters=32)
-    return replace(TINY, data=data, net=net, inner=replace(TINY.inner, steps=16))
+    data, net = replace(TINY.data, name="glyphs"), TINY.net.changed(filters=32)
+    return replace(TINY, data=data, net=net, steps=16)
 
 
 def bar(kind: str, seed: int = 0) -> NDArray[np.uint8]:

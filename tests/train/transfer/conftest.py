@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from metastep.train import presets
+from metastep.train.config import Scratch
 from metastep.train.transfer import reading, train as training
-from metastep.train.transfer.config import MethodConfig
-from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.source import source_run
 from tests.train.transfer.train_helpers import TINY, loading, tiny
+
+PRESETS = presets.transfer()
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
 def _tiny_presets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _stripes: None) -> None:
     """Of stripes, in an empty folder"""
     monkeypatch.setitem(PRESETS, "tiny", TINY)
-    monkeypatch.setitem(PRESETS, "alone", tiny(MethodConfig("scratch"), epochs=1))
+    monkeypatch.setitem(PRESETS, "alone", tiny(Scratch(), epochs=1))
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,8 +1,9 @@
-"""`metastep transfer` as it is typed: what it prints, what it refuses, and the pages it writes."""
+"""Transfer as it is typed: what it prints, what it refuses, and the pages it writes."""
 
 import json
 import re
 import signal
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +15,38 @@ from metastep.cli.main import app
 from metastep.errors import MetastepError
 from metastep.report.weights import weights_of
 from metastep.report.write import write_report
-from metastep.train.fewshot.config import TrainConfig
+from metastep.train import presets
+from metastep.train.config import FewShot, Scratch, TargetData, Transfer, WhatAndWhere
 from metastep.train.run import Run
 from metastep.train.transfer import epoch as epochs, train as training
-from metastep.train.transfer.config import DataConfig, MethodConfig, TransferConfig
-from metastep.train.transfer.presets import PRESETS
 from metastep.train.transfer.train import train
 from metastep.train.turns import Turns
 from tests.train.transfer.train_helpers import PUPIL, TEACHER, TINY, stop_at, tiny
+
+PRESETS = presets.transfer()
 
 cli = CliRunner()
 pytestmark = pytest.mark.usefixtures("_tiny_presets")
 
 
 def test_run_evaluate_resume_and_report() -> None:
-    flags = ["--epochs", "2", "--window", "1", "--inner-lr", "0.01", "--gradient-difference", "2"]
-    done = cli.invoke(app, ["transfer", "run", "--preset", "tiny", *flags])
+    changes = ["epochs=2", "method.window=1", "--inner.lr", "0.01", "--gradient_difference=2"]
+    done = cli.invoke(app, ["train", "tiny", *changes])
     assert done.exit_code == 0, done.output
     assert "2 of 2 epochs in" in done.output
     assert "best validation accuracy" in done.output
-    config = Run(Path("runs/tiny")).config(TransferConfig)
-    assert (config.method.window, config.inner.lr, config.epochs) == (1, 0.01, 2)
+    config = Run(Path("runs/tiny")).config(Transfer)
+    assert (config.window, config.inner.lr, config.epochs) == (1, 0.01, 2)
 
-    nets = ["--target-net", PUPIL]
-    judged = cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets])
+    nets = ["--net", PUPIL]
+    judged = cli.invoke(app, ["evaluate", "runs/tiny", *nets])
     assert judged.exit_code == 0, judged.output
     assert "18 test pictures of stripes" in judged.output
     assert "stripe 2" in judged.output
     assert "0 to 100 %, ┊ chance 33.3 %" in judged.output
-    printed = json.loads(cli.invoke(app, ["transfer", "evaluate", "runs/tiny", *nets, "--json"]).stdout)
+    printed = json.loads(cli.invoke(app, ["evaluate", "runs/tiny", *nets, "--json"]).stdout)
     assert [each["pictures"] for each in printed["classes"]] == [6, 6, 6]
-    again = cli.invoke(app, ["transfer", "run", "--resume", "runs/tiny", *nets, "--source-net", TEACHER])
+    again = cli.invoke(app, ["resume", "runs/tiny", *nets, f"source.net={TEACHER}"])
     assert again.exit_code == 0, again.output
 
     assert cli.invoke(app, ["report", "runs/tiny", "--out", "page.html"]).exit_code == 0
@@ -57,10 +59,10 @@ def test_run_evaluate_resume_and_report() -> None:
 def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     run = Run(Path("run"))
-    train(tiny(MethodConfig("scratch"), epochs=1), run.folder)
+    train(tiny(Scratch(), epochs=1), run.folder)
     run.config_path.write_text(run.config_path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
-    assert run.config(TransferConfig).device == "cuda"
-    evaluate = ["transfer", "evaluate", "run", "--target-net", PUPIL]
+    assert run.config(Transfer).device == "cuda"
+    evaluate = ["evaluate", "run", "--net", PUPIL]
     for flags in ([], ["--device", "cpu"]):
         judged = cli.invoke(app, [*evaluate, *flags])
         assert judged.exit_code == 0, judged.output
@@ -72,40 +74,26 @@ def test_a_run_is_evaluated_elsewhere_than_it_was_trained(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--preset", "tinny"], "there is no preset 'tinny'. Did you mean 'tiny'?"),
-        (["run", "--preset", "tiny", "--inner-lr", "-1"], "--inner-lr = -1.0: it must not be negative"),
-        (["run", "--preset", "alone", "--beta", "1"], "--beta = 1.0 is no option of scratch (it has none)"),
-        (["run", "--preset", "tiny", "--inner-optimizer", "adam", "--inner-momentum", "1"], "is no option of adam"),
-        (["run", "--preset", "tiny", "--outer", "total"], "--window = 2 with --outer = total: leave the window out"),
-        (["run", "--preset", "tiny", "--steps", "0", "--gradient-difference", "1"], "there are none here"),
-        (["run", "--preset", "tiny", "--source-weights", "no.pth"], "--source-weights: there is no 'no.pth'"),
-        (
-            ["run", "--preset", "tiny", "--source-weights", "a", "--source-data", "b"],
-            "--source-data = b is no option of",
-        ),
-        (["run", "--preset", "tiny", "--target-layers", "bodies"], "has no layer 'bodies'"),
-        (
-            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:pictures"],
-            "gives (2, 1, 8, 8), not (2, 3)",
-        ),
-        (
-            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:nothing"],
-            "gives a int, no nn.Module",
-        ),
-        (
-            ["run", "--preset", "tiny", "--target-net", "tests.train.fewshot.helpers:broken"],
-            "could not be built: 'no such'",
-        ),
-        (["run", "--preset", "tiny", "--batch", "1"], "--batch = 1: it must be at least 2"),
-        (["run", "--resume", "nowhere"], "'nowhere': is not there"),
-        (["run", "--resume", "nowhere", "--seed", "1"], "--seed with --resume"),
-        (["run", "--resume", "nowhere", "--preset", "digits-sgd-scratch"], "--preset with --resume"),
-        (["evaluate", "nowhere"], "'nowhere': is not there"),
+        (["train", "tinny"], "there is no preset, file or learner 'tinny'. Did you mean 'tiny'?"),
+        (["train", "tiny", "inner.lr=-1"], "inner.lr = -1 "),
+        (["train", "alone", "method.beta=1"], "method.beta: there is no such field."),
+        (["train", "tiny", "inner=adam", "inner.momentum=1"], "inner.momentum = 1 is no option of adam"),
+        (["train", "tiny", "method.outer=total"], "method.window = 2 with method.outer = total: leave the window out"),
+        (["train", "tiny", "steps=0", "gradient_difference=1"], "there are none here"),
+        (["train", "tiny", "source.weights=no.pth"], "source.weights: there is no 'no.pth'"),
+        (["train", "tiny", "source.weights=a", "source.dataset=b"], "source.dataset = 'b': the source has weights (a)"),
+        (["train", "tiny", "net.layers=bodies"], "has no layer 'bodies'"),
+        (["train", "tiny", "net=tests.train.fewshot.helpers:pictures"], "gives (2, 1, 8, 8), not (2, 3)"),
+        (["train", "tiny", "net=tests.train.fewshot.helpers:nothing"], "gives a int, no nn.Module"),
+        (["train", "tiny", "net=tests.train.fewshot.helpers:broken"], "could not be built: 'no such'"),
+        (["train", "tiny", "batch=1"], "batch = 1 must be at least 2"),
+        (["resume", "nowhere"], "'nowhere': is not there"),
+        (["evaluate", "nowhere"], "'nowhere': there is no such run or learner"),
         (["presets", "nothing"], "there is no preset 'nothing'"),
     ],
 )
 def test_one_line_and_status_2(arguments: list[str], message: str) -> None:
-    done = cli.invoke(app, ["transfer", *arguments])
+    done = cli.invoke(app, arguments)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
     assert "Traceback" not in done.output
@@ -113,28 +101,40 @@ def test_one_line_and_status_2(arguments: list[str], message: str) -> None:
 
 def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_at(monkeypatch, 1)
-    done = cli.invoke(app, ["transfer", "run", "--preset", "alone", "--out", "here"])
+    done = cli.invoke(app, ["train", "alone", "--out", "here"])
     assert done.exit_code == 130
-    assert "Go on with: metastep transfer run --resume here" in done.output
+    assert "Go on with: metastep resume here" in done.output
+
+
+def test_what_only_few_shot_learners_have_is_refused() -> None:
+    train(tiny(Scratch(), epochs=1), Path("run"))
+    for flags, message in (
+        (["--ways", "3"], "--ways: this is a transfer run, which has none"),
+        (["--one-by-one"], "--one-by-one: this is a transfer run"),
+        (["--split", "all"], "--split all: of a transfer run, choose one of test, val, train"),
+        (["--checkpoint", "untrained"], "--checkpoint untrained: of a transfer run"),
+    ):
+        done = cli.invoke(app, ["evaluate", "run", "--net", PUPIL, *flags])
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.split())
 
 
 def test_presets() -> None:
-    listed = cli.invoke(app, ["transfer", "presets"], env={"COLUMNS": "80"}).output
-    assert re.findall(r"^\S+", listed, re.MULTILINE) == list(PRESETS)
+    listed = cli.invoke(app, ["presets"], env={"COLUMNS": "80"}).output
+    assert re.findall(r"^\S+", listed, re.MULTILINE) == list(presets.tables())
     assert "adam at 0.001" in listed
     assert "…" not in listed
-    shown = cli.invoke(app, ["transfer", "presets", "stl10-sgd-multistep"])
-    assert json.loads(shown.output)["method"]["window"] == 2
+    shown = cli.invoke(app, ["presets", "stl10-sgd-multistep", "--toml"])
+    assert tomllib.loads(shown.output)["method"]["window"] == 2
 
 
 @pytest.fixture
 def _tiny_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, preset in comparison.METHODS.items():
         method = PRESETS[preset].method
-        monkeypatch.setitem(PRESETS, preset, tiny(method, data=DataConfig("stripes", 8, per_class=2, batch=8)))
-        assert (method.window, method.name) == {"s": (None, "scratch"), "b": (1, "transfer"), "M": (2, "transfer")}[
-            name[0]
-        ]
+        monkeypatch.setitem(PRESETS, preset, tiny(method, data=TargetData("stripes", 8, per_class=2), batch=8))
+        expected = {"s": Scratch(), "b": WhatAndWhere(window=1), "M": WhatAndWhere(window=2)}
+        assert method == expected[name[0]]
     monkeypatch.setattr(comparison, "resume", lambda folder: training.resume(folder, None, TEACHER, _net_of(folder)))
 
 
@@ -142,7 +142,7 @@ def _tiny_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
     for _ in range(2):
         done = cli.invoke(
-            app, ["transfer", "--out", "all", "--epochs", "2", "--source-epochs", "3"], env={"COLUMNS": "200"}
+            app, ["demo", "transfer", "--out", "all", "--epochs", "2", "--source-epochs", "3"], env={"COLUMNS": "200"}
         )
         assert done.exit_code == 0, done.output
         assert "Teacher learns stripes, 3 epochs" in done.output
@@ -161,8 +161,8 @@ def test_alone_it_compares_three_ways_and_can_be_called_again() -> None:
     ],
 )
 def test_runs_of_something_else_are_not_taken_for_what_was_asked(flags: list[str], place: str, difference: str) -> None:
-    assert cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"]).exit_code == 0
-    done = cli.invoke(app, ["transfer", "--out", "all", *flags])
+    assert cli.invoke(app, ["demo", "transfer", "--out", "all", "--epochs", "1"]).exit_code == 0
+    done = cli.invoke(app, ["demo", "transfer", "--out", "all", *flags])
     assert done.exit_code == 2
     refusal = f"'all/{place}': is a run of something else ({difference}). Choose another --out, or move it."
     assert refusal in done.output
@@ -179,30 +179,28 @@ def test_stopped_in_the_last_iteration_of_one_way_it_does_not_begin_the_next(mon
         return finish(*arguments)
 
     monkeypatch.setattr(training, "finish_epoch", pressed)
-    stopped = cli.invoke(app, ["transfer", "--out", "all", "--epochs", "1"])
+    stopped = cli.invoke(app, ["demo", "transfer", "--out", "all", "--epochs", "1"])
     assert (stopped.exit_code, Path("all/baseline").exists()) == (130, False)
     assert "Call it again to go on" in stopped.output
     assert Path("all/scratch/net.safetensors").exists()
 
 
 def _net_of(folder: Path) -> str:
-    return Run.open(folder).config(TransferConfig).target.net
+    return Run.open(folder).config(Transfer).net.name
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["transfer", "evaluate", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate, classify"),
-        (["transfer", "run", "--resume", "b"], "'b': is a few-shot run, not a transfer run. Use metastep evaluate"),
-        (["transfer", "run", "--preset", "tiny", "--source-weights", "b"], "b': is a few-shot run, not a transfer"),
-        (["evaluate", "a"], "'a': is a transfer run, not a few-shot run. Use metastep transfer evaluate, transfer run"),
+        (["train", "tiny", "source.weights=b"], "b': is a few-shot run, not a transfer run. Give a run of the other"),
         (["classify", "a", "--support", "x", "--query", "y"], "'a': is a transfer run, not a few-shot run"),
-        (["train", "--resume", "a"], "'a': is a transfer run, not a few-shot run"),
+        (["compare", "a"], "'a': is a transfer run, not a few-shot run"),
+        (["train", "a"], "'a': is a transfer run, not a few-shot run"),
     ],
 )
 def test_runs_of_the_other_kind_are_told_in_users_words(arguments: list[str], message: str) -> None:
     Run.create(Path("a"), TINY)
-    Run.create(Path("b"), TrainConfig())
+    Run.create(Path("b"), FewShot())
     for folder in ("a", "b"):
         Path(folder, "last.safetensors").touch()  # is not looked at
     done = cli.invoke(app, arguments)
@@ -212,8 +210,8 @@ def test_runs_of_the_other_kind_are_told_in_users_words(arguments: list[str], me
 
 
 def test_runs_of_two_kinds_make_no_page(tmp_path: Path) -> None:
-    train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "a")
-    Run.create(tmp_path / "b", TrainConfig())
+    train(tiny(Scratch(), epochs=1), tmp_path / "a")
+    Run.create(tmp_path / "b", FewShot())
     with pytest.raises(MetastepError, match="give those of one kind"):
         write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html")
     write_report([tmp_path / "a"], tmp_path / "page.html")

@@ -24,6 +24,7 @@ from metastep.train.transfer.networks import Guidance, guidance
 from tests.train.transfer.helpers import batches, naive_transfer_loss, parts, pupil_by_hand
 
 RATES = {"sgd": (0.1, 0.08, 0.05), "adam": (1e-2, 8e-3, 5e-3)}
+DECAYED = {"sgd": ms.SGD(0.1, 0.9, weight_decay=1e-2), "adam": ms.Adam(1e-3, weight_decay=1e-2)}
 METHODS = {
     "T=1": Method(steps=1),
     "T=2": Method(steps=2),
@@ -54,10 +55,10 @@ class Reference:
         self.target, self.networks, self.matching = map(deepcopy, (target.module, guided.networks, guided.matching))
         self.target.train()
         params = [*self.target.parameters(), *self.matching.parameters()]
-        decay = {"weight_decay": method.weight_decay}
+        decay = {"weight_decay": method.optimizer.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
-            torch.optim.SGD(params, 1.0, momentum=method.momentum, **decay)
-            if method.optimizer == "sgd"
+            torch.optim.SGD(params, 1.0, momentum=method.optimizer.momentum, **decay)
+            if isinstance(method.optimizer, ms.SGD)
             else torch.optim.Adam(params, 1.0, **decay)
         )
         self.meta_optimizer = torch.optim.Adam(
@@ -104,8 +105,8 @@ class Reference:
 
     def step(self, params: dict[str, Any], memory: Any, grads: dict[str, Tensor], lr: float) -> None:
         for name, old in memory.items():
-            g = grads[name] + self.method.weight_decay * params[name]
-            if self.method.optimizer == "sgd":
+            g = grads[name] + self.method.optimizer.weight_decay * params[name]
+            if isinstance(self.method.optimizer, ms.SGD):
                 v = old["momentum_buffer"] = 0.9 * old["momentum_buffer"] + g
                 params[name] = params[name] - lr * v
             else:
@@ -123,7 +124,7 @@ def close(a: Tensor, b: Tensor) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_iterations_equal_torch_optim_and_autograd(name: str, optimizer: Any) -> None:
     """φ, memory, running statistics, θ and its moments, after three iterations at three rates"""
-    method = replace(METHODS[name], optimizer=optimizer, weight_decay=1e-2, meta_weight_decay=1e-2)
+    method = replace(METHODS[name], optimizer=DECAYED[optimizer], meta_weight_decay=1e-2)
     target, guided = parts()
     reference = Reference(method, target, guided)
     state = trained(method, target, guided, [torch.tensor(lr, dtype=torch.float64) for lr in RATES[optimizer]])
@@ -153,7 +154,7 @@ def test_iterations_equal_torch_optim_and_autograd(name: str, optimizer: Any) ->
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_virtual_steps_leave_no_trace(optimizer: Any) -> None:
     target, guided = parts()
-    method = Method(steps=3, window=2, optimizer=optimizer)
+    method = Method(steps=3, window=2, optimizer=DECAYED[optimizer])
     state = trained(method, target, guided, [0.01, 0.01])
     held = {name: tensor.clone() for name, tensor in target.module.state_dict().items()}
     (batch,) = batches(1, seed=7)
@@ -296,7 +297,8 @@ def test_the_structure_of_a_state_is_constant() -> None:
     source, target = Tapped(Scaled(), ("conv",)), Tapped(Scaled(), ("conv",))
     x, y = torch.randn(4, 1, 8, 8), torch.randint(3, (4,))
     guided = guidance(source, target, "one-to-one", x)
-    for method in (Method(), Method(optimizer="adam"), Method(momentum=0.0), Method(transfer_lr=2.0)):
+    plain = ms.SGD(0.1, weight_decay=1e-4)
+    for method in (Method(), Method(optimizer=DECAYED["adam"]), Method(optimizer=plain), Method(transfer_lr=2.0)):
         start = initial_state(method, target, guided)
         state, _ = iteration(method, target, guided)(start, (x, y), torch.tensor(0.1, dtype=torch.float64))
         assert tree_flatten(start)[1] == tree_flatten(state)[1]
@@ -328,7 +330,7 @@ def test_nothing_waits_for_the_device(name: str, optimizer: Any, monkeypatch: py
     monkeypatch.setattr(
         "metastep.core.rates._is_rate", lambda rate: True
     )  # it looks at numbers and at the CPU's tensors
-    method, (target, guided) = replace(METHODS[name], optimizer=optimizer), parts()
+    method, (target, guided) = replace(METHODS[name], optimizer=DECAYED[optimizer]), parts()
     state, (batch,) = initial_state(method, target, guided), batches(1)
     iterate = iteration(method, target, guided, measure_difference=True)
     with NoLook():
@@ -340,7 +342,7 @@ def test_nothing_waits_for_the_device(name: str, optimizer: Any, monkeypatch: py
 @pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1, dtype=torch.float64)])
 def test_the_self_test_of_l2t(rate: Any) -> None:
     """Ten steps with the dynamics and the state of an iteration: a velocity of 0, a rate that is a tensor"""
-    method = Method(weight_decay=0.01)
+    method = Method(optimizer=ms.SGD(0.1, 0.9, weight_decay=0.01))
     start = {
         "a": torch.tensor([1.0, 3.0], dtype=torch.float64),
         "b": torch.tensor([[-1.0, -2.0], [1.0, 0.0]], dtype=torch.float64),
@@ -369,7 +371,7 @@ def test_refusals() -> None:
         iteration(Method("scratch"), target, guided)
     with pytest.raises(ms.MetastepError, match="steps = -1"):
         Method(steps=-1)
-    with pytest.raises(ms.MetastepError, match="optimizer = 'rmsprop': choose one of sgd, adam"):
+    with pytest.raises(ms.MetastepError, match="optimizer = 'rmsprop' has no rate lr"):
         Method(optimizer="rmsprop")  # type: ignore[arg-type]
     larger, state = torch.randn(2, 1, 16, 16).double(), initial_state(Method(), target, guided)
     with pytest.raises(ms.MetastepError, match="another size"):

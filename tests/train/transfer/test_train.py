@@ -9,25 +9,20 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
+from metastep.core.optimizers import SGD, Adam
+from metastep.core.registry import named
 from metastep.data.batches import Batches
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.train import transfer
+from metastep.train.config import FineTuning, Scratch, Source, Target, TargetData, Transfer, WhatAndWhere
 from metastep.train.errors import CheckpointError
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.transfer.building import is_compiled, kin_of, prepare
-from metastep.train.transfer.config import (
-    DataConfig,
-    InnerConfig,
-    MethodConfig,
-    SourceConfig,
-    TargetConfig,
-    TransferConfig,
-)
 from metastep.train.transfer.evaluate import evaluate, judge
-from metastep.train.transfer.presets import ABLATIONS, METHODS, with_method
 from metastep.train.transfer.source import source_run
 from metastep.train.transfer.train import resume, train
+from study.targets import ABLATIONS, METHODS, config_of
 from tests.train.transfer.train_helpers import (
     PUPIL,
     TEACHER,
@@ -54,7 +49,7 @@ def test_transfer_knows_nothing_of_few_shot() -> None:
 def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
     trained = train(TINY, tmp_path / "run")
     assert (trained.epoch, trained.batch) == (3, 0)
-    assert Run(tmp_path / "run" / "source").config(TransferConfig) == source_run(TINY)
+    assert Run(tmp_path / "run" / "source").config(Transfer) == source_run(TINY)
     place, layers, *rows = read_metrics(Run(tmp_path / "run").metrics_path)
     assert (layers["source_1"], layers["target_0"]) == ("second 6×4×4", "body 5×8×8")
     assert (place["kind"], place["torch"]) == ("environment", torch.__version__)
@@ -78,7 +73,7 @@ def test_a_run_from_nothing_trains_its_source_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("device", "enough"), [("cpu", 100), ("cuda", 5_000)])
 def test_long_runs_that_learn_weights_are_compiled_unless_told(device: str, enough: int) -> None:
-    there, scratch = torch.device(device), replace(TINY, method=MethodConfig("scratch"))
+    there, scratch = torch.device(device), replace(TINY, method=Scratch())
     assert is_compiled(TINY, there, enough)
     assert not is_compiled(TINY, there, enough - 1)
     assert not is_compiled(scratch, there, enough)
@@ -115,13 +110,13 @@ def test_stopped_anywhere_a_run_ends_as_if_it_had_not_been(
 def test_a_run_that_broke_goes_on_from_its_last_epoch(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_source(source, target=TargetConfig("tests.train.transfer.train_helpers:forgetful", ("body",)))
+    config = with_source(source, net=Target("tests.train.transfer.train_helpers:forgetful", ("body",)))
     train(config, tmp_path / "whole")
     stop_at(monkeypatch, 7, RuntimeError("the machine broke"))
     with pytest.raises(RuntimeError, match="the machine broke"):
         train(config, tmp_path / "broken")
     assert checkpoint(tmp_path / "broken")["trained"]["epoch"] == 2
-    resume(tmp_path / "broken", source_net=TEACHER, target_net=config.target.net)
+    resume(tmp_path / "broken", source_net=TEACHER, target_net=config.net.name)
     assert same(checkpoint(tmp_path / "whole"), checkpoint(tmp_path / "broken"))  # dropout too
 
 
@@ -135,7 +130,7 @@ def test_a_best_state_that_waits_for_its_checkpoint_stays_as_it_was(
     capture(monkeypatch)
     saved, save = [], Run.save
     monkeypatch.setattr(Run, "save", lambda *given: saved.append(save(*given)))
-    train(with_source(source, epochs=5, checkpoint_every=1e9), seldom)
+    train(with_source(source, epochs=5, checkpoint_seconds=1e9), seldom)
     assert len(saved) == 1
     for which in ("best", "last"):
         assert same(checkpoint(often, which), checkpoint(seldom, which))
@@ -159,24 +154,31 @@ def test_stopped_while_the_source_is_trained(stopped_at: int, tmp_path: Path, mo
         ({"epochs": 34}, True),  # 102
         ({"epochs": 34, "compile": False}, False),
         ({"compile": True}, True),
-        ({"epochs": 34, "method": MethodConfig("scratch")}, False),
-        ({"epochs": 34, "method": MethodConfig("transfer", steps=0)}, False),
+        ({"epochs": 34, "method": Scratch()}, False),
+        ({"epochs": 34, "steps": 0}, False),
     ],
 )
 def test_where_a_trace_pays(changed: dict[str, Any], traced: bool, source: Path) -> None:
     config = with_source(source, **changed)
-    weights = None if config.method.name == "scratch" else source / "net.safetensors"
+    weights = None if config.method_name == "scratch" else source / "net.safetensors"
     path = prepare(config, stripes(), weights).step.path
     assert path == ("traced; operator by operator" if traced else "called as it is")
 
 
-VARIANTS = {**METHODS, **ABLATIONS}
+VARIANTS = (*METHODS, *ABLATIONS)
+
+
+def varied(config: Transfer, name: str) -> Transfer:
+    """With the method of a preset; fine-tuning goes on with the source net itself"""
+    own = config_of("stl10", "sgd", name)
+    net = Target(config.source.net) if name == "fine-tuning" else config.net
+    return replace(config, method=own.method, steps=own.steps, net=net)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_variant_reaches_the_iteration(name: str, optimizer: Any, source: Path, tmp_path: Path) -> None:
-    config = with_method(with_source(source, inner=InnerConfig(optimizer, 1e-2), epochs=1), VARIANTS[name])
+    config = varied(with_source(source, inner=named("optimizer", optimizer)(lr=1e-2), epochs=1), name)
     parts = prepare(config, stripes(), source / "net.safetensors")
     train(config, tmp_path / "run")
     state = Run(tmp_path / "run").load()["state"]
@@ -227,11 +229,11 @@ def test_running_statistics_are_of_the_real_steps_alone(source: Path, tmp_path: 
 
 
 def test_the_rate_follows_a_cosine(source: Path, tmp_path: Path) -> None:
-    inner = InnerConfig("sgd", 0.2)
-    rates = [inner.rate(epoch, 4) for epoch in range(4)]
+    config = with_source(source, inner=SGD(0.2), epochs=4)
+    rates = [config.rate(epoch) for epoch in range(4)]
     assert rates == pytest.approx([0.2, 0.2 * 0.8535534, 0.1, 0.2 * 0.1464466])
-    assert InnerConfig("sgd", 0.2, schedule="constant").rate(3, 4) == 0.2
-    train(with_source(source, inner=inner, epochs=4), tmp_path / "run")
+    assert replace(config, inner_schedule="constant").rate(3) == 0.2
+    train(config, tmp_path / "run")
     rows = read_metrics(Run(tmp_path / "run").metrics_path)
     assert [row["lr"] for row in rows if row["kind"] == "train"] == pytest.approx(rates)
 
@@ -248,7 +250,7 @@ def test_numbers_that_are_not_finite_stop_the_run(
     monkeypatch.setattr(Batches, "batch", poisoned)
     with pytest.raises(NonFiniteError, match=r"epoch 2, by batch 3 of 3: .*cross_entropy.* left the finite") as caught:
         train(with_source(source), tmp_path / "run")
-    assert "--inner-lr, now 0.05" in str(caught.value)
+    assert "inner.lr, now 0.05" in str(caught.value)
     assert "The last good checkpoint, of iteration 3, is kept" in str(caught.value)
     monkeypatch.setattr(Batches, "batch", draw)
     resume(tmp_path / "run", source_net=TEACHER, target_net=PUPIL)
@@ -257,7 +259,7 @@ def test_numbers_that_are_not_finite_stop_the_run(
 
 
 def test_transfer_learns(source: Path, tmp_path: Path) -> None:
-    config = with_source(source, epochs=30, inner=InnerConfig("adam", 1e-2), data=replace(TINY.data, augment="none"))
+    config = with_source(source, epochs=30, inner=Adam(1e-2), data=replace(TINY.data, augment="none"))
     trained = train(config, tmp_path / "run")
     assert trained.best is not None
     assert trained.best > 0.8
@@ -275,19 +277,19 @@ def test_seeds_make_runs_and_nothing_else_does(source: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": SourceConfig(TEACHER, weights="nowhere.pth")}, "there is no 'nowhere.pth'"),
-        ({"target": TargetConfig(PUPIL)}, "does not say which of its layers to use. Name some, of body, dropout, head"),
-        ({"target": TargetConfig(PUPIL, ("bodies",))}, "has no layer 'bodies'. Did you mean 'body'"),
-        ({"method": MethodConfig("transfer", pairs="0-7")}, '"0-7" is not a pair'),
-        ({"method": MethodConfig("fine_tuning")}, "Set target.net to it"),
-        ({"target": TargetConfig("vgg99", ("body",))}, "there is no net 'vgg99'. Did you mean 'vgg9'?"),
+        ({"source": Source(TEACHER, weights="nowhere.pth")}, "there is no 'nowhere.pth'"),
+        ({"net": Target(PUPIL)}, "does not say which of its layers to use. Name some, of body, dropout, head"),
+        ({"net": Target(PUPIL, ("bodies",))}, "has no layer 'bodies'. Did you mean 'body'"),
+        ({"method": WhatAndWhere(pairs="0-7")}, '"0-7" is not a pair'),
+        ({"method": FineTuning()}, "Set net.name to it"),
+        ({"net": Target("vgg99", ("body",))}, "there is no net 'vgg99'. Did you mean 'vgg9'?"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
         (
             {
-                "target": TargetConfig("tests.train.transfer.train_helpers:shrinking", ("body",)),
-                "data": replace(TINY.data, batch=10),
+                "net": Target("tests.train.transfer.train_helpers:shrinking", ("body",)),
+                "batch": 10,
             },
-            "data.batch = 10: the last batch of 21 pictures has a single one",
+            "batch = 10: the last batch of 21 pictures has a single one",
         ),
     ],
 )
@@ -305,7 +307,7 @@ def test_what_cannot_be_trained_leaves_no_folder(
 
 def test_a_source_from_a_file_says_its_classes(source: Path, tmp_path: Path) -> None:
     torch.save(load_file(source / "net.safetensors"), tmp_path / "teacher.pth")
-    config = replace(with_source(source, epochs=1), source=SourceConfig(TEACHER, weights="teacher.pth"))
+    config = replace(with_source(source, epochs=1), source=Source(TEACHER, weights="teacher.pth"))
     with pytest.raises(MetastepError, match=r"how many classes .* Set source.classes"):
         train(config, tmp_path / "run", data=tmp_path)
     config = replace(config, source=replace(config.source, classes=3))
@@ -324,7 +326,7 @@ def test_a_file_of_weights_is_found_from_everywhere(
     monkeypatch.chdir(tmp_path)
     weights = tmp_path / "teacher.safetensors"
     weights.write_bytes((source / "net.safetensors").read_bytes())
-    train(replace(with_source(source, epochs=1), source=SourceConfig(TEACHER, weights=weights.name)), tmp_path / "run")
+    train(replace(with_source(source, epochs=1), source=Source(TEACHER, weights=weights.name)), tmp_path / "run")
     for folder in ("elsewhere", "data"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -334,13 +336,13 @@ def test_a_file_of_weights_is_found_from_everywhere(
     with pytest.raises(MetastepError, match=f"there is no '{weights}'"):
         go_on()
     go_on(tmp_path / "data")
-    config = Run(tmp_path / "run").config(TransferConfig)
+    config = Run(tmp_path / "run").config(Transfer)
     assert (config.source.weights, config.shared.source.weights) == (str(weights), weights.name)
 
 
 def test_a_checkpoint_of_another_run(source: Path, tmp_path: Path) -> None:
     train(with_source(source, epochs=1), tmp_path / "a")
-    train(tiny(MethodConfig("scratch"), epochs=1), tmp_path / "b")
+    train(tiny(Scratch(), epochs=1), tmp_path / "b")
     Run(tmp_path / "a").last.write_bytes(Run(tmp_path / "b").last.read_bytes())
     with pytest.raises(CheckpointError, match="does not fit the nets of this run"):
         resume(tmp_path / "a", source_net=TEACHER, target_net=PUPIL)
@@ -348,19 +350,19 @@ def test_a_checkpoint_of_another_run(source: Path, tmp_path: Path) -> None:
 
 def test_users_nets_are_named_again(source: Path, tmp_path: Path) -> None:
     train(with_source(source, epochs=1), tmp_path / "run")
-    with pytest.raises(MetastepError, match=r"name it again: --target-net tests\.train\.transfer\.train_helpers:Pupil"):
+    with pytest.raises(MetastepError, match=r"name it again: --net=tests\.train\.transfer\.train_helpers:Pupil"):
         resume(tmp_path / "run")
     with pytest.raises(
-        MetastepError, match=r"name it again: --source-net tests\.train\.transfer\.train_helpers:Teacher"
+        MetastepError, match=r"name it again: --source.net=tests\.train\.transfer\.train_helpers:Teacher"
     ):
         resume(tmp_path / "run", target_net=PUPIL)
-    with pytest.raises(MetastepError, match="name it again: --target-net"):
+    with pytest.raises(MetastepError, match="name it again: --net="):
         evaluate(tmp_path / "run")
 
 
 def test_few_labels(source: Path, tmp_path: Path) -> None:
-    data = DataConfig("stripes", size=8, per_class=2, batch=8)
-    assert train(with_source(source, data=data, epochs=1), tmp_path / "run").epoch == 1
+    data = TargetData("stripes", size=8, per_class=2)
+    assert train(with_source(source, data=data, batch=8, epochs=1), tmp_path / "run").epoch == 1
 
 
 def test_a_net_of_the_users_own_is_traced_anew(source: Path) -> None:

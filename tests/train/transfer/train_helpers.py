@@ -14,21 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metastep.core.optimizers import SGD
 from metastep.data.batches import Batches
 from metastep.data.pictures import Labelled, Pictures
 from metastep.step.capture import Captured
 from metastep.step.compiler.compiling import Compiled, as_traced
 from metastep.step.compiler.program_cache import Kin
+from metastep.train.config import Outer, Source, Target, TargetData, Transfer, TransferMethod, WhatAndWhere
 from metastep.train.run import Run
-from metastep.train.transfer.config import (
-    DataConfig,
-    InnerConfig,
-    MetaConfig,
-    MethodConfig,
-    SourceConfig,
-    TargetConfig,
-    TransferConfig,
-)
 
 SIZE, CLASSES = 8, 3
 
@@ -71,15 +64,17 @@ def shrinking(ways: int, channels: int, size: int) -> nn.Module:
 
 TEACHER, PUPIL = "tests.train.transfer.train_helpers:Teacher", "tests.train.transfer.train_helpers:Pupil"
 
-TINY = TransferConfig(
-    DataConfig("stripes", size=SIZE, augment="crop", batch=8),
-    SourceConfig(TEACHER, dataset="stripes", epochs=2),
-    TargetConfig(PUPIL, layers=("body",)),
-    MethodConfig("transfer", steps=2, window=2),
-    InnerConfig("sgd", 0.05, momentum=0.9),
-    MetaConfig(1e-2),
+TINY = Transfer(
+    data=TargetData("stripes", size=SIZE, augment="crop"),
+    batch=8,
+    source=Source(TEACHER, dataset="stripes", epochs=2),
+    net=Target(PUPIL, layers=("body",)),
+    method=WhatAndWhere(window=2),
+    steps=2,
+    inner=SGD(0.05, 0.9, weight_decay=1e-4),
+    outer=Outer(lr=1e-2, weight_decay=1e-4),
     epochs=3,
-    checkpoint_every=0,
+    checkpoint_seconds=0,
     threads=1,
     device="cpu",
 )
@@ -109,13 +104,13 @@ def _part(generator: torch.Generator, each: int, size: int) -> Pictures:
     return Pictures(images, labels, tuple(f"stripe {i}" for i in range(CLASSES)))
 
 
-def tiny(method: MethodConfig | None = None, **changes: Any) -> TransferConfig:
+def tiny(method: TransferMethod | None = None, **changes: Any) -> Transfer:
     return replace(TINY, **({"method": method} if method else {}), **changes)
 
 
-def with_source(folder: Path, **changes: Any) -> TransferConfig:
+def with_source(folder: Path, **changes: Any) -> Transfer:
     """TINY with a source that is there already"""
-    return replace(TINY, source=SourceConfig(TEACHER, weights=str(folder)), **changes)
+    return replace(TINY, source=Source(TEACHER, weights=str(folder)), **changes)
 
 
 def capture(monkeypatch: pytest.MonkeyPatch) -> None:

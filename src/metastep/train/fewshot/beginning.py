@@ -5,25 +5,25 @@ from pathlib import Path
 
 from metastep.core.problems import params_of
 from metastep.errors import MetastepError
-from metastep.train.fewshot.config import NetConfig, TrainConfig
+from metastep.train.config import FewShot, Net
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.shipped import find_learner, shipped
 
 ITERATIONS = 1_000  # unless somebody says otherwise: what knows such pictures already needs few
 KEPT = "start.safetensors"  # in the folder of a run: θ before its first iteration, where that came from a learner
-LOOKS = 10  # validations, and checkpoints, on the way
+LOOKS = 10  # validations on the way
 
 
-def as_trained(start: str, net: str | None) -> TrainConfig:
+def as_trained(start: str, net: str | None) -> FewShot:
     """The configuration that the learner was trained with, for other pictures, on whatever machine this is"""
-    config, here = Learner.load(start, net=net).config, TrainConfig()
+    config, here = Learner.load(start, net=net).config, FewShot()
     every = ITERATIONS // LOOKS
     return replace(
         config,
         data=replace(config.data, fingerprint=None),
-        outer=replace(config.outer, iterations=ITERATIONS),
+        iterations=ITERATIONS,
         validation=replace(config.validation, every=min(config.validation.every, every)),
-        checkpoint_every=min(config.checkpoint_every, every),
+        checkpoint_seconds=here.checkpoint_seconds,
         start=None,
         precision=here.precision,
         device=here.device,
@@ -32,7 +32,7 @@ def as_trained(start: str, net: str | None) -> TrainConfig:
     )
 
 
-def remembered(config: TrainConfig) -> TrainConfig:
+def remembered(config: FewShot) -> FewShot:
     """A learner that does not come with metastep is found from everywhere"""
     if config.start is None or config.start in shipped():
         return config
@@ -65,19 +65,19 @@ def begin_again(learner: Learner, folder: Path) -> None:
     learner.restore(Learner.load(folder / KEPT, net=_typed(learner.config)).tree(), folder / KEPT)
 
 
-def _typed(config: TrainConfig) -> str | None:
+def _typed(config: FewShot) -> str | None:
     """A net of the user's own, which was typed for this run"""
     return config.net.name if config.net.is_users else None
 
 
-def require_fitting(start: str, theirs: NetConfig, ours: NetConfig, data: str) -> None:
+def require_fitting(start: str, theirs: Net, ours: Net, data: str) -> None:
     if (theirs.channels, theirs.size) != (ours.channels, ours.size):
         raise MetastepError(
-            f"--start {start}: takes pictures of {theirs.shape}, and those of {data!r} are {ours.shape}. Start from a "
-            "learner of such pictures, or leave --start out."
+            f"start = {start}: takes pictures of {theirs.shape}, and those of {data!r} are {ours.shape}. Start from a "
+            "learner of such pictures, or leave start out."
         )
-    if (theirs.name, theirs.filters) != (ours.name, ours.filters):
+    if (theirs.name, theirs.options.get("filters")) != (ours.name, ours.options.get("filters")):
         raise MetastepError(
-            f"--start {start}: is a {theirs.described}, and this run is to train a {ours.described}. Leave --net, "
-            "--filters and --preset out, and it brings its own."
+            f"start = {start}: is a {theirs.described}, and this run is to train a {ours.described}. Leave net "
+            "out, and begin with the learner instead of a preset: it brings its own."
         )

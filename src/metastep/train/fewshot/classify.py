@@ -23,8 +23,8 @@ from metastep.data.files import entries, exists
 from metastep.data.folder import class_files
 from metastep.data.progress import Progress, counted, silent
 from metastep.errors import NonFiniteError
+from metastep.train.config import FewShot
 from metastep.train.fewshot.choices import Ink
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.preparing import Prepared, prepare, takes_drawings
 
@@ -196,7 +196,7 @@ def _no_folder(path: Path) -> Path:
     return path
 
 
-def _readable(paths: Iterable[Path], config: TrainConfig, ink: Ink) -> tuple[list[Prepared], dict[Path, str]]:
+def _readable(paths: Iterable[Path], config: FewShot, ink: Ink) -> tuple[list[Prepared], dict[Path, str]]:
     """Those that are pictures, and what is wrong with the others"""
     ready, unreadable = [], {}
     for path in paths:

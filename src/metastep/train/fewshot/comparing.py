@@ -6,18 +6,18 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from metastep.core.compare import Comparison, compare, gradient_difference
+from metastep.core.curvature import exact
 from metastep.core.methods import ANIL, FOMAML, HFMAML, MAML, MultiStep
 from metastep.core.modules import evaluation_mode
 from metastep.core.problems import params_of
-from metastep.core.registry import named
 from metastep.core.trees import tree_leaves
 from metastep.core.windows import window_lengths
 from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.step.gradient import MetaGradient
+from metastep.train.config import FewShot
 from metastep.train.fewshot.building import gradient_of
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler
 
@@ -38,17 +38,17 @@ def compared(learner: Learner, images: Pictures, tasks: int, progress: Progress 
     exact = gradients[EXACT]
     with evaluation_mode(learner.net):
         rows = compare(gradients, theta, batch, repeats=2, progress=progress)
-        changes = gradient_difference(exact.problem, exact.inner, config.inner.steps)(theta, batch)
+        changes = gradient_difference(exact.problem, exact.inner, config.steps)(theta, batch)
     return Compared(rows, changes)
 
 
-def gradients_of(config: TrainConfig, net: nn.Module) -> dict[str, MetaGradient]:
+def gradients_of(config: FewShot, net: nn.Module) -> dict[str, MetaGradient]:
     """Return by name: the same inner loop, where each step has a gradient of its own or several share one."""
     gradient = gradient_of(config, net)
     if isinstance(gradient.method, ANIL):
         gradient = replace(gradient, problem=gradient.method.problem(gradient.problem))
-    steps = sum(window_lengths(config.inner.steps))
-    options = {} if config.method.curvature is None else {"curvature": named("curvature", config.method.curvature)}
+    steps = sum(window_lengths(config.steps))
+    options = {"curvature": getattr(config.method, "curvature", exact)}
     methods = {
         EXACT: MAML(**options),
         **{f"Multi-step({2**k})": MultiStep(2**k, **options) for k in range(1, steps.bit_length())},

@@ -10,8 +10,8 @@ from metastep.data.episodes import Episodes, Rotations
 from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.errors import MetastepError
+from metastep.train.config import Data, FewShot
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.config import DataConfig, TrainConfig
 from metastep.train.fewshot.judging import Look, judge, judged_after
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import Sampler, read_split, remembered
@@ -51,7 +51,7 @@ def evaluate(
     weights = digest(learner)
     learner = with_steps(learner.changed(ways=request.ways), request.steps, request.exact_steps)
     episodes = requested_episodes(learner.config, request)
-    asked = learner.config.data if request.dataset is None else DataConfig(request.dataset)
+    asked = learner.config.data if request.dataset is None else Data(name=request.dataset)
     images = read_split(asked, data, request.split)
     require_fitting(learner.config, images, asked.name)
     seen = remembered(asked, data)
@@ -94,19 +94,21 @@ def with_steps(learner: Learner, steps: int | tuple[int, ...] | None, exact: boo
     steps = config.test_steps if steps is None else steps
     if exact:
         steps = steps if isinstance(steps, int) else sum(steps)
-    window = None if exact or not isinstance(steps, int) else config.method.window
-    method = replace(config.method, window=window, weights=None)  # weights are of the windows of training
+    alone = exact or not isinstance(steps, int)
+    # Weights are of the windows of training.
+    other = {"weights": None, **({"window": 1} if alone else {})}
+    method = replace(config.method, **{name: value for name, value in other.items() if hasattr(config.method, name)})
     config = replace(config, method=method, test=replace(config.test, steps=steps))
     return replace(learner, config=config)
 
 
-def requested_episodes(config: TrainConfig, request: Request) -> Episodes:
+def requested_episodes(config: FewShot, request: Request) -> Episodes:
     """Ways are the learner's; the rest as asked for"""
     asked = {name: getattr(request, name) for name in ("shots", "queries", "rotations")}
     return replace(config.test_episodes, **{name: value for name, value in asked.items() if value is not None})
 
 
-def require_fitting(config: TrainConfig, images: Pictures, name: str) -> None:
+def require_fitting(config: FewShot, images: Pictures, name: str) -> None:
     channels, height, width = images.images.shape[1:]
     size = config.net.size
     if (channels, height, width) != (config.net.channels, size, size):

@@ -17,12 +17,12 @@ from metastep.core.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.core.windows import InnerLoop, Task, task_gradient
 from metastep.errors import MetastepError
 from metastep.train import checkpoints
-from metastep.train.config import from_plain, to_plain
+from metastep.train.config import FewShot
 from metastep.train.errors import CheckpointError
 from metastep.train.fewshot.building import build_net, gradient_of, trusted
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.shipped import find_learner
 from metastep.train.run import Run, Which
+from metastep.train.validated import from_plain, to_plain
 
 if TYPE_CHECKING:
     from metastep.train.fewshot.choices import Ink
@@ -57,13 +57,13 @@ class Learner:
         torch.Size([3, 2])
     """
 
-    config: TrainConfig
+    config: FewShot
     net: nn.Module
     meta: Tree
     checkpoint: str = ""
 
     @classmethod
-    def fresh(cls, config: TrainConfig) -> Self:
+    def fresh(cls, config: FewShot) -> Self:
         """Return a learner that is not trained yet.
 
         Args:
@@ -272,7 +272,7 @@ class Learner:
     @property
     def _meta_for_test(self) -> Tree:
         """Return θ with enough rates: MAML++ has one for each step of training, and the last serves all later ones."""
-        if self.config.method.name != "maml_pp":
+        if self.config.method_name != "maml_pp":
             return self.meta
         steps = sum(self.loop.lengths)
         return self.meta | {"rates": map_tree(lambda r: _lengthened(r, steps), self.meta["rates"])}
@@ -294,17 +294,17 @@ class Learner:
             )
 
 
-def _read_run(folder: Path, which: Which) -> tuple[TrainConfig, dict[str, Any], str]:
+def _read_run(folder: Path, which: Which) -> tuple[FewShot, dict[str, Any], str]:
     run = Run.open(folder)
-    config = run.config(TrainConfig)
+    config = run.config(FewShot)
     taken = run.taken(which)
     return config, run.load(taken), taken
 
 
-def _read_file(path: Path) -> tuple[TrainConfig, dict[str, Any], str]:
+def _read_file(path: Path) -> tuple[FewShot, dict[str, Any], str]:
     tree = checkpoints.load(path, KIND)
     try:
-        return from_plain(TrainConfig, tree.get("config")), tree, ""
+        return from_plain(FewShot, tree.get("config")), tree, ""
     except MetastepError as error:
         raise CheckpointError(f"{str(path)!r}: {error}") from error
 

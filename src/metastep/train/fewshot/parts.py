@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from metastep.core.trees import Tree, tree_leaves
@@ -12,9 +12,9 @@ from metastep.errors import MetastepError, how_many
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks
 from metastep.step.update import MetaStep
+from metastep.train.config import FewShot, Outer
 from metastep.train.device import prepare_device
 from metastep.train.fewshot.building import gradient_of
-from metastep.train.fewshot.config import OuterConfig, TrainConfig
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.sampling import VALIDATION_SEED, Sampler
 
@@ -27,9 +27,9 @@ class Parts(NamedTuple):
     draw_validation: Sampler | None
 
 
-def prepare(config: TrainConfig, images: Pictures, validation: Pictures | None, ranks: Ranks) -> Parts:
+def prepare(config: FewShot, images: Pictures, validation: Pictures | None, ranks: Ranks) -> Parts:
     device = prepare_device(config.device, config.precision, config.threads, ranks.local)
-    for number in (config.outer.tasks, config.validation.episodes):
+    for number in (config.tasks, config.validation.episodes):
         ranks.share(number)  # says at once if there are too few
     learner = Learner.fresh(config).to(device)
     dtype = tree_leaves(learner.meta)[0].dtype
@@ -42,40 +42,43 @@ def prepare(config: TrainConfig, images: Pictures, validation: Pictures | None, 
     )
 
 
-def _validation_sampler(config: TrainConfig, images: Pictures, device: torch.device, dtype: torch.dtype) -> Sampler:
+def _validation_sampler(config: FewShot, images: Pictures, device: torch.device, dtype: torch.dtype) -> Sampler:
     try:
         return Sampler.of(images, config.test_episodes, VALIDATION_SEED, device, dtype)
     except MetastepError as error:
         raise MetastepError(
             f"validation, on {how_many(len(images.names), 'held-out class', 'held-out classes')}: {error} "
-            "Or train without validation: --validation-every 0."
+            "Or train without validation: validation.every=0."
         ) from None
 
 
-def build_optimizer(outer: OuterConfig, meta: Tree) -> Optimizer:
+def build_optimizer(outer: Outer, meta: Tree) -> Optimizer:
     if outer.optimizer == "sgd":
-        return SGD(tree_leaves(meta), outer.lr)
-    return Adam(tree_leaves(meta), outer.lr, eps=1e-8 if outer.eps is None else outer.eps)
+        return SGD(tree_leaves(meta), outer.lr, weight_decay=outer.weight_decay)
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[outer.optimizer]
+    eps = 1e-8 if outer.eps is None else outer.eps
+    return kind(tree_leaves(meta), outer.lr, eps=eps, weight_decay=outer.weight_decay)
 
 
-def meta_step(config: TrainConfig, parts: Parts, ranks: Ranks, done: int) -> MetaStep:
+def meta_step(config: FewShot, parts: Parts, ranks: Ranks, done: int) -> MetaStep:
     """Return the iteration of a run that has made `done` of them."""
-    first, tasks = ranks.share(config.outer.tasks)
+    first, tasks = ranks.share(config.tasks)
     return MetaStep(
         parts.gradient,
         parts.learner.meta,
         parts.optimizer,
-        clip_value=config.outer.clip,
-        scheduler=scheduler(config.outer, parts.optimizer, done),
+        clip=config.outer.clip,
+        clip_value=config.outer.clip_value,
+        scheduler=scheduler(config, parts.optimizer, done),
         draw=lambda k: parts.draw(k, tasks, first),
         ranks=ranks,
         updates=done,
     )
 
 
-def scheduler(outer: OuterConfig, optimizer: Optimizer, done: int) -> LambdaLR | None:
-    if outer.schedule == "constant":
+def scheduler(config: FewShot, optimizer: Optimizer, done: int) -> LambdaLR | None:
+    if config.outer.schedule == "constant":
         return None
     for group in optimizer.param_groups:
-        group["initial_lr"] = outer.lr  # PyTorch wants it where a schedule does not begin at its start
-    return LambdaLR(optimizer, lambda k: 1 - k / outer.iterations, last_epoch=done - 1)
+        group["initial_lr"] = config.outer.lr  # PyTorch wants it where a schedule does not begin at its start
+    return LambdaLR(optimizer, lambda k: 1 - k / config.iterations, last_epoch=done - 1)

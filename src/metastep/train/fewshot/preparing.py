@@ -16,8 +16,8 @@ from metastep.data.files import read_bytes
 from metastep.data.images import open_picture, read_picture
 from metastep.data.pictures import Pixels
 from metastep.errors import MetastepError
+from metastep.train.config import FewShot
 from metastep.train.fewshot.choices import Ink
-from metastep.train.fewshot.config import TrainConfig
 
 Greys = NDArray[np.float32]
 
@@ -32,12 +32,12 @@ class Prepared(NamedTuple):
     inverted: bool
 
 
-def takes_drawings(config: TrainConfig) -> bool:
+def takes_drawings(config: FewShot) -> bool:
     """Whether a learner was trained on ink 255 on paper 0"""
     return config.data.name in DRAWINGS and config.net.channels == 1
 
 
-def prepare(path: Path, config: TrainConfig, ink: Ink = "auto") -> Prepared:
+def prepare(path: Path, config: FewShot, ink: Ink = "auto") -> Prepared:
     """The image file as `config` was trained on; `ink` is darker or lighter than the paper, or to be found out."""
     if ink not in get_args(Ink):
         raise MetastepError(f"ink = {ink!r}: choose one of {', '.join(get_args(Ink))}.")

@@ -14,9 +14,9 @@ from metastep.data.pictures import Pictures
 from metastep.data.progress import Progress, silent
 from metastep.data.registry import is_own, load
 from metastep.errors import MetastepError
-from metastep.train.fewshot.config import DataConfig, TrainConfig
+from metastep.train.config import Data, FewShot
 
-AGAIN = "metastep train --resume RUN --dataset folder:PATH, or once, metastep evaluate RUN --dataset folder:PATH"
+AGAIN = "metastep resume RUN data=folder:PATH, or once, metastep evaluate RUN --dataset folder:PATH"
 VALIDATION_SEED = 2020  # its own, so that runs with different seeds are judged by the same episodes
 
 
@@ -45,28 +45,26 @@ class Sampler:
         return Task((support[0].to(self.dtype), support[1]), (query[0].to(self.dtype), query[1]))
 
 
-def read_images(
-    config: TrainConfig, root: Path | None, progress: Progress = silent
-) -> tuple[Pictures, Pictures | None]:
+def read_images(config: FewShot, root: Path | None, progress: Progress = silent) -> tuple[Pictures, Pictures | None]:
     """The classes to train on and, where they are wanted, those to validate with"""
     train = read_split(config.data, root, config.data.split, progress)
     return train, load(config.data.name, root, progress=progress).classes("val") if config.validation.every else None
 
 
-def read_split(data: DataConfig, root: Path | None, split: str, progress: Progress = silent) -> Pictures:
+def read_split(data: Data, root: Path | None, split: str, progress: Progress = silent) -> Pictures:
     """Of a folder that is remembered, only the pictures that it had"""
     require_remembered(data.name, data.fingerprint, root, AGAIN)
     return load(data.name, root, progress=progress).classes(split)
 
 
-def remembered(data: DataConfig, root: Path | None) -> DataConfig:
+def remembered(data: Data, root: Path | None) -> Data:
     """A user's own folder as it is now, to be found again"""
     if not is_own(data.name, root):
         return data
     return replace(data, name=placed(data.name, root), fingerprint=fingerprint_of(data.name, root))
 
 
-def fitted(config: TrainConfig, images: Pictures) -> TrainConfig:
+def fitted(config: FewShot, images: Pictures) -> FewShot:
     """The net takes pictures as the data has them"""
     channels, height, width = images.images.shape[1:]
     if height != width:

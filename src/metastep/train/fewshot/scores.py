@@ -2,17 +2,16 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metastep.train.config import from_plain, to_plain
 from metastep.train.errors import RunError, problem
 from metastep.train.fewshot.choices import EVALUATION_SEED
 from metastep.train.files import explained, read_file, replace_file
+from metastep.train.validated import checked, from_plain, to_plain
 
 FORMAT, VERSION = "metastep evaluation", 1
 FOLDER = "evaluations"
@@ -30,7 +29,7 @@ def mean(values: Tensor) -> Mean:
     return Mean(float(values.mean()), float(1.96 * values.std(correction=0) / len(values) ** 0.5))
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class StepScore:
     """In percent, after so many adaptation steps"""
 
@@ -39,7 +38,7 @@ class StepScore:
     interval: float
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class Evaluation:
     dataset: str
     split: str

@@ -24,11 +24,11 @@ from metastep.core.trees import norm
 from metastep.data.progress import QUIETLY, Progress
 from metastep.errors import NonFiniteError
 from metastep.step.ranks import ALONE, Ranks
+from metastep.train.config import FewShot
 from metastep.train.device import environment, prepare_device
 from metastep.train.errors import CheckpointError
 from metastep.train.fewshot import beginning
 from metastep.train.fewshot.building import trusted
-from metastep.train.fewshot.config import TrainConfig
 from metastep.train.fewshot.judging import Judged, judge
 from metastep.train.fewshot.learner import Learner
 from metastep.train.fewshot.parts import Parts, meta_step, prepare
@@ -54,7 +54,7 @@ class Trained:
 
 
 def train_in_turns(
-    config: TrainConfig,
+    config: FewShot,
     folder: Path,
     data: Path | None = None,
     ranks: Ranks = ALONE,
@@ -99,21 +99,21 @@ def resume_in_turns(
 train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
 
 
-def opened(folder: Path, iterations: int | None, dataset: str | None, data: Path | None) -> tuple[Run, TrainConfig]:
+def opened(folder: Path, iterations: int | None, dataset: str | None, data: Path | None) -> tuple[Run, FewShot]:
     run = Run.open(folder)
     return run, reconfigured(run, iterations, dataset, data)
 
 
-def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[Trained]:
+def _train(run: Run, config: FewShot, parts: Parts, ranks: Ranks) -> Turns[Trained]:
     learner, optimizer, draw_validation = parts.learner, parts.optimizer, parts.draw_validation
-    every, total = config.validation.every, config.outer.iterations
+    every, total = config.validation.every, config.iterations
     settings = partial(prepare_device, config.device, config.precision, config.threads, ranks.local)
 
     with run.lock() if ranks.is_first else nullcontext(), stop_on_signals() as stop:
         saved = ranks.from_first(lambda: run.load() if run.last.is_file() else None)
         at = restore(saved, learner, optimizer, run) if saved else Trained()
         step, started = meta_step(config, parts, ranks, at.iterations), at.iterations
-        first, tasks = ranks.share(config.outer.tasks)
+        first, tasks = ranks.share(config.tasks)
         with recording(run, ranks, at.iterations if saved else None, total) as record, telling_what_is_kept(record):
             ending = at.iterations == total
             if not ending:
@@ -151,7 +151,7 @@ def _train(run: Run, config: TrainConfig, parts: Parts, ranks: Ranks) -> Turns[T
                     record.row(k + 1, "validation", **row, seconds=at.seconds)
                     improved = at.best is None or row["validation_accuracy"] > at.best
                     at.best = row["validation_accuracy"] if improved else at.best
-                if improved or ending or (k + 1) % config.checkpoint_every == 0:
+                if improved or ending or (pausing and record.due(config.checkpoint_seconds)):
                     step.settle()
                     tree = training_state(learner, optimizer, at)
                     record.save(k + 1, tree, best=tree if improved else None)

@@ -1,5 +1,6 @@
 """What a transfer run works with, built of its configuration."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,14 +18,15 @@ from metastep.nets.making import made, require_answers
 from metastep.nets.registry import comes_with_metastep, load_net
 from metastep.step.capture import Unit, unit
 from metastep.step.compiler.program_cache import Kin
+from metastep.train.config import WORTH_COMPILING, WORTH_TRACING, FineTuning, Transfer, WhatAndWhere
 from metastep.train.device import prepare_device
-from metastep.train.transfer.config import WORTH_COMPILING, WORTH_TRACING, TransferConfig
 from metastep.train.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update
 from metastep.train.transfer.iteration import iteration
 from metastep.train.transfer.method import Method, TransferState, initial_state
 from metastep.train.transfer.networks import Guidance, Pair, guidance
 from metastep.train.transfer.packing import LARGE
 from metastep.train.transfer.source import classes_of, head_of, load_source
+from metastep.train.validated import to_plain
 
 JUDGED = 256  # pictures at a time
 
@@ -43,27 +45,25 @@ class Parts(NamedTuple):
     layout: torch.memory_format  # of pictures; all that is made of them follows
 
 
-def prepare(config: TransferConfig, splits: Labelled, weights: Path | None) -> Parts:
+def prepare(config: Transfer, splits: Labelled, weights: Path | None) -> Parts:
     """`weights`: where the source's are, None where there is no source, or none that is trained yet"""
     device, dtype = choose_device(config)
-    train = Batches(splits.train.to(device), config.data.batch, config.data.augment, config.seed)
+    train = Batches(splits.train.to(device), config.batch, config.data.augment, config.seed)
     val, test = (
         Batches(part.to(device), JUDGED, config.data.augment, training=False) for part in (splits.val, splits.test)
     )
     target = Tapped(laid_out(target_net(config, splits.train, weights).to(device, dtype), layout_on(device)), ())
     require_last_batch(target.module, train, dtype)
     guide, layers = None, {}
-    if config.method.name == "transfer":
-        target = target._replace(layers=layers_of(target.module, config.target.net, config.target.layers, "target"))
+    if isinstance(config.method, WhatAndWhere):
+        target = target._replace(layers=layers_of(target.module, config.net.name, config.net.layers, "target"))
         source = source_net(config, splits.train, weights).to(device, dtype)
         source.to(memory_format=layout_on(device))  # type: ignore[call-overload] # PyTorch documents it
         tapped = Tapped(source, layers_of(source, config.source.net, config.source.layers, "source"))
         x = val.batch(0, 0)[0][:2].to(dtype)  # they tell the sizes
         layers = described("source", tapped, x) | described("target", target, x)
         with seeded(config.seed):
-            guide = guidance(
-                tapped, target, config.method.pairs or "all-to-all", x, uniform=config.method.learned is False
-            )
+            guide = guidance(tapped, target, config.method.pairs, x, uniform=not config.method.learned)
     return _assembled(config, target, guide, layers, train, val, test, dtype)
 
 
@@ -77,7 +77,7 @@ def require_last_batch(net: nn.Module, train: Batches, dtype: torch.dtype) -> No
         tap_and_update(net.train(), dict(net.named_parameters()), buffers_of(net), x.to(dtype), ())
     except ValueError as error:
         raise MetastepError(
-            f"data.batch = {train.size}: the last batch of {pictures:,} pictures has a single one, and this net "
+            f"batch = {train.size}: the last batch of {pictures:,} pictures has a single one, and this net "
             f"normalises maps that are a single pixel by then. Choose another one. ({first_line(error)})"
         ) from error
 
@@ -88,7 +88,7 @@ def described(part: str, tapped: Tapped, x: Tensor) -> dict[str, str]:
 
 
 def _assembled(
-    config: TransferConfig, target: Tapped, guide: Guidance | None, layers: dict[str, str], train: Batches,
+    config: Transfer, target: Tapped, guide: Guidance | None, layers: dict[str, str], train: Batches,
     val: Batches, test: Batches, dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
     method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
@@ -111,21 +111,22 @@ def _assembled(
     )
 
 
-def is_compiled(config: TransferConfig, device: torch.device, iterations: int) -> bool:
+def is_compiled(config: Transfer, device: torch.device, iterations: int) -> bool:
     if config.compile is not None:
         return config.compile
     return config.learns_weights and iterations >= (WORTH_COMPILING if device.type == "cuda" else WORTH_TRACING)
 
 
-def kin_of(config: TransferConfig, guide: Guidance | None) -> Kin | None:
+def kin_of(config: Transfer, guide: Guidance | None) -> Kin | None:
     """Of its iteration: those of other seeds, which may have sources of their own
 
     A net of the user's own has none: its code may change while a program goes on, and its name stays.
     """
-    if not all(map(comes_with_metastep, (config.source.net, config.target.net))):
+    if not all(map(comes_with_metastep, (config.source.net, config.net.name))):
         return None
     holds = guide.source.module.state_dict() if guide else {}
-    return Kin((replace(config.essential, seed=0), config.precision), tuple(holds.values()))
+    name = json.dumps(to_plain(replace(config.essential, seed=0))), config.precision
+    return Kin(name, tuple(holds.values()))
 
 
 def layout_on(device: torch.device) -> torch.memory_format:
@@ -141,32 +142,52 @@ def laid_out(net: nn.Module, layout: torch.memory_format) -> nn.Module:
     return net
 
 
-def method_of(config: TransferConfig) -> Method:
-    chosen, inner = config.method, config.inner
+def method_of(config: Transfer) -> Method:
+    outer = {"optimizer": config.inner, "meta_lr": config.outer.lr, "meta_weight_decay": config.outer.weight_decay}
+    chosen = config.method
+    if not isinstance(chosen, WhatAndWhere):
+        return Method(kind="scratch", **outer)
     return Method(
-        kind="transfer" if chosen.name == "transfer" else "scratch",
+        kind="transfer",
         steps=config.steps,
-        window=config.window,
-        beta=config.beta,
-        learned=chosen.learned is not False,
-        outer=chosen.outer or "accuracy",
-        transfer_lr=chosen.transfer_rate or 1.0,
-        optimizer=inner.optimizer,
-        momentum=0.9 if inner.momentum is None else inner.momentum,
-        weight_decay=inner.weight_decay,
-        meta_lr=config.meta.lr,
-        meta_weight_decay=config.meta.weight_decay,
+        window=chosen.window,
+        beta=chosen.beta,
+        learned=chosen.learned,
+        outer=chosen.outer,
+        transfer_lr=chosen.transfer_rate,
+        **outer,
     )
 
 
-def target_net(config: TransferConfig, data: Pictures, weights: Path | None) -> nn.Module:
-    net = network(config.target.net, data, len(data.names), config.seed)
-    if config.method.name == "fine_tuning" and weights:
+NETS = {"source": ("source", "net", "source.net"), "target": ("net", "name", "net")}  # table, field, as it is typed
+
+
+def trusted(config: Transfer, **typed: str | None) -> Transfer:
+    """A configuration that was read from a file, with the nets (source=, target=) that the user names now.
+
+    A file must not decide what is imported: the path of a user's own module counts only when it is typed again.
+    """
+    for part, name in typed.items():
+        table, field, key = NETS[part]
+        known = getattr(getattr(config, table), field)
+        if name is not None:
+            config = replace(config, **{table: replace(getattr(config, table), **{field: name})})
+        elif ":" in known:
+            raise MetastepError(
+                f"this was trained with a net of its author's own, {known!r}, which would have to be imported "
+                f"and run. If you trust it, name it again: --{key}={known}"
+            )
+    return config
+
+
+def target_net(config: Transfer, data: Pictures, weights: Path | None) -> nn.Module:
+    net = network(config.net.name, data, len(data.names), config.seed)
+    if isinstance(config.method, FineTuning) and weights:
         load_source(net, config, weights, leave_out=(head_of(net),))
     return net
 
 
-def source_net(config: TransferConfig, data: Pictures, weights: Path | None) -> nn.Module:
+def source_net(config: Transfer, data: Pictures, weights: Path | None) -> nn.Module:
     """With its weights, which stay as they are"""
     classes = config.source.classes or (classes_of(weights) if weights else len(data.names))
     net = network(config.source.net, data, classes, config.seed)
@@ -200,6 +221,6 @@ def layers_of(net: nn.Module, name: str, chosen: tuple[str, ...] | None, part: s
     raise MetastepError(f"{part}.layers: {name!r} does not say which of its layers to use. Name some, of {children}.")
 
 
-def choose_device(config: TransferConfig) -> tuple[torch.device, torch.dtype]:
+def choose_device(config: Transfer) -> tuple[torch.device, torch.dtype]:
     dtype = torch.float64 if config.precision == "float64" else torch.float32
     return prepare_device(config.device, config.precision, config.threads), dtype

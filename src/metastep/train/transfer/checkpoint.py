@@ -1,6 +1,5 @@
 """The state of transfer training as a tree that a checkpoint can keep, and back; and when it is written."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,18 +54,17 @@ class Keeper:
         """every: seconds"""
         self._record, self._every = record, every
         self._best: Mapping[str, Any] | None = None
-        self._written = time.monotonic()
 
     @property
     def due(self) -> bool:
-        return time.monotonic() - self._written >= self._every
+        return self._record.due(self._every)
 
     def remember_best(self, tree: Mapping[str, Any]) -> None:
         self._best = map_tree(_copied, tree)  # the next iteration may write over it
 
     def write(self, step: int, tree: Mapping[str, Any]) -> None:
         self._record.save(step, tree, self._best)
-        self._best, self._written = None, time.monotonic()
+        self._best = None
 
 
 def _copied(leaf: Any) -> Any:

@@ -16,11 +16,11 @@ from metastep.core.modules import draws_noise
 from metastep.core.random import seed_noise
 from metastep.core.trees import map_tree
 from metastep.errors import NonFiniteError
+from metastep.train.config import Transfer
 from metastep.train.record import Record
 from metastep.train.stop import Stop
 from metastep.train.transfer.building import Parts, choose_device
 from metastep.train.transfer.checkpoint import Keeper, is_finite, to_tree
-from metastep.train.transfer.config import TransferConfig
 from metastep.train.transfer.evaluate import judge
 from metastep.train.transfer.method import TransferState
 from metastep.train.turns import Turns, others_go_on
@@ -54,7 +54,7 @@ class StoppedBefore(Trained):
 class Loop(NamedTuple):
     """What stays the same all through a run"""
 
-    config: TransferConfig
+    config: Transfer
     parts: Parts
     record: Record
     keeper: Keeper
@@ -71,7 +71,7 @@ def run_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> Turn
     """To the end of the epoch, or to where a stop was asked for"""
     config, parts = loop.config, loop.parts
     began, device = time.perf_counter(), parts.train.data.images.device
-    lr = torch.tensor(config.inner.rate(at.epoch, config.epochs), dtype=parts.dtype, device=device)
+    lr = torch.tensor(config.rate(at.epoch), dtype=parts.dtype, device=device)
     noisy = draws_noise(parts.net)
     looks: list[tuple[int, Tensor]] = []
     while at.batch < len(parts.train):
@@ -111,7 +111,7 @@ def finish_epoch(loop: Loop, state: TransferState, sums: Sums, at: Trained) -> T
     """Judge, write down, keep"""
     require_finite(loop, state, sums, at)
     parts, record, step = loop.parts, loop.record, loop.step(at)
-    rate = loop.config.inner.rate(at.epoch, loop.config.epochs)
+    rate = loop.config.rate(at.epoch)
     at.epoch, at.batch = at.epoch + 1, 0
     means: dict[str, Any] = {name: (value / sums["pictures"]).tolist() for name, value in sums.items()}
     shown = {"epoch": at.epoch, "loss": means["loss"], "accuracy": means["correct"]}
@@ -159,9 +159,9 @@ def require_finite(loop: Loop, state: TransferState | None, sums: Sums, at: Trai
         return
     place = f"epoch {at.epoch + 1}, by batch {at.batch} of {len(loop.parts.train)}"
     what = f"{', '.join(sorted(bad))} left" if bad else "the state of the optimizers left"
-    inner, meta = loop.config.inner.lr, loop.config.meta.lr
-    advice = f"Lower the rate of the target net (--inner-lr, now {inner:g})"
-    advice += f" or that of the meta-networks (--meta-lr, now {meta:g})" if loop.config.learns_weights else ""
+    inner, meta = loop.config.inner.lr, loop.config.outer.lr
+    advice = f"Lower the rate of the target net (inner.lr, now {inner:g})"
+    advice += f" or that of the meta-networks (outer.lr, now {meta:g})" if loop.config.learns_weights else ""
     raise NonFiniteError(f"{place}: {what} the finite numbers. {advice}. {loop.record.kept()}")
 
 

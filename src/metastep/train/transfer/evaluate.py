@@ -14,14 +14,14 @@ from metastep.core.modules import evaluation_mode
 from metastep.core.trees import Tree, map_tree
 from metastep.data.batches import Batches
 from metastep.data.progress import Progress, silent
-from metastep.train.config import to_plain
+from metastep.train.config import Transfer
 from metastep.train.errors import CheckpointError
 from metastep.train.fields import Device
 from metastep.train.run import Run, Which
-from metastep.train.transfer.building import choose_device, network
-from metastep.train.transfer.config import TransferConfig, trusted
+from metastep.train.transfer.building import choose_device, network, trusted
 from metastep.train.transfer.features import tap
 from metastep.train.transfer.reading import read_data, with_data_moved
+from metastep.train.validated import to_plain
 
 BATCH = 256
 
@@ -90,7 +90,7 @@ def evaluate(
     target_data: where the user's own folder of pictures is, if it was moved.
     """
     run = Run.open(folder)
-    kept = with_data_moved(run.config(TransferConfig), data, None, target_data)
+    kept = with_data_moved(run.config(Transfer), data, None, target_data)
     config = replace(trusted(kept, target=target_net), device=device)
     place, dtype = choose_device(config)
     splits = read_data(config, data, progress)
@@ -105,7 +105,7 @@ def evaluate(
         raise CheckpointError(f"{where!r}: is no checkpoint of transfer training ({error}).") from error
 
     began = time.perf_counter()
-    net = network(config.target.net, splits.train, len(splits.train.names), config.seed).to(place, dtype)
+    net = network(config.net.name, splits.train, len(splits.train.names), config.seed).to(place, dtype)
     params, buffers = map_tree(lambda x: x.to(place), (params, buffers))
     judged = judge(net, params, buffers, batches, dtype)
     return Evaluation(

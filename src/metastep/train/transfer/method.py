@@ -1,13 +1,13 @@
 """How a target is trained, and the state that training carries from one iteration to the next."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from metastep.core.modules import parameters
-from metastep.core.optimizers import SGD, Adam, State
+from metastep.core.optimizers import SGD, Adam, InnerOptimizer, State
 from metastep.core.options import Bound, require_number
 from metastep.core.rates import Rate
 from metastep.core.trees import Tree, map_tree, zeros_like
@@ -18,7 +18,6 @@ from metastep.train.transfer.packing import Packed
 
 Kind = Literal["scratch", "transfer"]
 Outer = Literal["accuracy", "total"]
-Optimizer = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,16 @@ class Method:
     learned: bool = True  # False: build the guidance with uniform weights
     outer: Outer = "accuracy"  # total: the first-order surrogate
     transfer_lr: float = 1.0
-    optimizer: Optimizer = "sgd"
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
+    optimizer: InnerOptimizer = SGD(0.1, 0.9, weight_decay=1e-4)  # noqa: RUF009 - it is frozen
     meta_lr: float = 1e-3
     meta_weight_decay: float = 1e-4
 
     def __post_init__(self) -> None:
         _require_one_of(Kind, kind=self.kind)
         _require_one_of(Outer, outer=self.outer)
-        _require_one_of(Optimizer, optimizer=self.optimizer)
-        for name in ("momentum", "weight_decay", "beta", "meta_lr", "meta_weight_decay"):
+        if not hasattr(self.optimizer, "lr"):
+            raise MetastepError(f"optimizer = {self.optimizer!r} has no rate lr for a schedule to move: use ms.SGD.")
+        for name in ("beta", "meta_lr", "meta_weight_decay"):
             require_number(getattr(self, name), Bound(ge=0), name)
         require_positive(window=self.window, transfer_lr=self.transfer_lr)
         if self.steps < 0:
@@ -58,9 +56,7 @@ class Method:
         return self.kind == "transfer" and self.learned and self.steps > 0
 
     def inner(self, lr: Rate) -> Packed:
-        if self.optimizer == "adam":
-            return Packed(Adam(lr, weight_decay=self.weight_decay))
-        return Packed(SGD(lr, self.momentum, weight_decay=self.weight_decay))
+        return Packed(replace(self.optimizer, lr=lr))  # type: ignore[type-var]
 
     @property
     def meta_optimizer(self) -> Packed:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from metastep.core.optimizers import SGD, Adam, State, is_linear
+from metastep.core.optimizers import InnerOptimizer, State, is_linear
 from metastep.core.trees import Tree, from_vector, to_vector, tree_flatten, tree_leaves, tree_unflatten
 
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
@@ -13,7 +13,7 @@ LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies int
 class Packed(NamedTuple):
     """The same steps as `inner`, whose rates must be one for all parameters."""
 
-    inner: SGD | Adam
+    inner: InnerOptimizer
 
     def init(self, params: Tree) -> State:
         return self.inner.init(params)

@@ -10,19 +10,22 @@ from metastep.data.pictures import Labelled
 from metastep.data.progress import Progress, silent
 from metastep.data.registry import is_own, load
 from metastep.errors import MetastepError
-from metastep.train.transfer.config import TransferConfig
+from metastep.train.config import Transfer
 from metastep.train.transfer.source import OTHER_SOURCE, coloured
 
-AGAIN = "--target-data folder:PATH; of a source --source-data, with --resume"
+AGAIN = (
+    "metastep resume RUN data=folder:PATH, of a source source.dataset=folder:PATH; or once, metastep evaluate RUN "
+    "--dataset folder:PATH"
+)
 
 
-def read_data(config: TransferConfig, root: Path | None, progress: Progress = silent) -> Labelled:
+def read_data(config: Transfer, root: Path | None, progress: Progress = silent) -> Labelled:
     data = config.data
     require_remembered(data.name, data.fingerprint, root, AGAIN)
     return load(data.name, root, data.size, progress=progress).labelled(per_class=data.per_class)
 
 
-def require_alike(config: TransferConfig, source: Labelled, target: Labelled) -> None:
+def require_alike(config: Transfer, source: Labelled, target: Labelled) -> None:
     """Before the source is trained, and not after it: it has to see the target's pictures"""
     theirs, ours = (splits.train.images.shape[1] for splits in (source, target))
     if theirs != ours:
@@ -36,7 +39,7 @@ def _seen(name: str, channels: int) -> str:
     return f"{'read ' if name.startswith(PREFIX) else ''}{coloured(channels)}"
 
 
-def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
+def remembered(config: Transfer, root: Path | None) -> Transfer:
     """`config` with the places of the user's own folders and files, and what the folders hold now.
 
     Weights that are named below the data directory keep that name: for others, the directory may be elsewhere.
@@ -53,11 +56,11 @@ def remembered(config: TransferConfig, root: Path | None) -> TransferConfig:
 
 
 def with_data_moved(
-    config: TransferConfig,
+    config: Transfer,
     root: Path | None,
     source_data: str | None,
     target_data: str | None,
-) -> TransferConfig:
+) -> Transfer:
     """The same run, whose folders are elsewhere now"""
     data, source = config.data, config.source
     if target_data is not None:

@@ -8,12 +8,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from metastep.core.modules import parameters
+from metastep.core.optimizers import SGD
 from metastep.data.registry import data_directory
 from metastep.errors import MetastepError
 from metastep.nets.weights import MisfitError, load_weights
+from metastep.train.config import Scratch, Target, TargetData, Transfer
 from metastep.train.files import replace_file
 from metastep.train.run import Run
-from metastep.train.transfer.config import DataConfig, InnerConfig, MethodConfig, TargetConfig, TransferConfig
 
 EPOCHS, RATE, DECAY, BATCH = 30, 0.1, 1e-4, 64
 OTHER_SOURCE = (
@@ -23,24 +24,21 @@ OTHER_SOURCE = (
 EXPORT = "net.safetensors"  # in the folder of a run: what it has trained, as any PyTorch program can load it
 
 
-def source_run(config: TransferConfig) -> TransferConfig:
+def source_run(config: Transfer) -> Transfer:
     """Training the source is a run like any other, from scratch, with the source net in the target's place"""
     source = config.source
     assert source.dataset is not None
-    return TransferConfig(
-        DataConfig(
-            source.dataset,
-            config.data.size,
-            augment=source.augment or "none",
-            batch=BATCH,
-            fingerprint=source.fingerprint,
+    return Transfer(
+        data=TargetData(
+            source.dataset, config.data.size, augment=source.augment or "none", fingerprint=source.fingerprint
         ),
-        target=TargetConfig(source.net),
-        method=MethodConfig("scratch"),
-        inner=InnerConfig("sgd", source.lr or RATE, momentum=0.9, weight_decay=_first(source.weight_decay, DECAY)),
+        batch=BATCH,
+        net=Target(source.net),
+        method=Scratch(),
+        inner=SGD(source.lr or RATE, 0.9, weight_decay=_first(source.weight_decay, DECAY)),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
-        checkpoint_every=config.checkpoint_every,
+        checkpoint_seconds=config.checkpoint_seconds,
         precision=config.precision,
         device=config.device,
         compile=config.compile,
@@ -71,7 +69,7 @@ def find_weights(name: str, root: Path | None) -> Path:
     places = [path, *([root.expanduser() / (path.name if path.is_absolute() else path)] if root else [])]
     for place in places:
         if place.is_dir() and not is_exported(place):
-            Run.open(place).config(TransferConfig)  # says so where it is none, or one of another kind
+            Run.open(place).config(Transfer)  # says so where it is none, or one of another kind
             raise MetastepError(f"source.weights = {name}: no net was trained there to its end. Resume that run first.")
         if place.exists():
             return place / EXPORT if place.is_dir() else place
@@ -91,7 +89,7 @@ def classes_of(path: Path) -> int:
         raise MetastepError(f"{str(path)!r}: how many classes does that net tell apart? Set source.classes.") from None
 
 
-def load_source(net: nn.Module, config: TransferConfig, path: Path, leave_out: Sequence[str] = ()) -> nn.Module:
+def load_source(net: nn.Module, config: Transfer, path: Path, leave_out: Sequence[str] = ()) -> nn.Module:
     """`net` with the source's weights; where they do not fit, it is said why"""
     try:
         return load_weights(net, path, leave_out)
@@ -99,7 +97,7 @@ def load_source(net: nn.Module, config: TransferConfig, path: Path, leave_out: S
         raise MetastepError(f"source.weights = {path}: {_cause(net, config, misfit)}") from misfit
 
 
-def _cause(net: nn.Module, config: TransferConfig, misfit: MisfitError) -> str:
+def _cause(net: nn.Module, config: Transfer, misfit: MisfitError) -> str:
     stored, own = misfit.stored, misfit.own
     if stored and own and misfit.name == next(iter(parameters(net))) and _differ_in(1, stored, own):
         seen = f"that net takes pictures that are {coloured(stored[1])}"

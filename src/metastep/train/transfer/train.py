@@ -12,15 +12,15 @@ from typing import Any
 from metastep.data.errors import printable
 from metastep.data.pictures import Labelled
 from metastep.data.progress import QUIETLY, Progress, silent
+from metastep.train.config import Transfer
 from metastep.train.device import environment
 from metastep.train.errors import CheckpointError
 from metastep.train.progress import say
 from metastep.train.record import recording
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
-from metastep.train.transfer.building import Parts, prepare
+from metastep.train.transfer.building import Parts, prepare, trusted
 from metastep.train.transfer.checkpoint import Keeper, from_tree
-from metastep.train.transfer.config import TransferConfig, trusted
 from metastep.train.transfer.epoch import (
     Loop,
     StoppedBefore,
@@ -40,7 +40,7 @@ SOURCE = "source"  # in the folder of a run: the run that trains its source
 
 
 def train_in_turns(
-    config: TransferConfig,
+    config: Transfer,
     folder: Path,
     data: Path | None = None,
     reading: AbstractContextManager[Progress] = QUIETLY,
@@ -82,7 +82,7 @@ train, resume = run_alone(train_in_turns), run_alone(resume_in_turns)
 
 
 def _new_source(
-    config: TransferConfig, splits: Labelled, place: Path, data: Path | None, progress: Progress = silent
+    config: Transfer, splits: Labelled, place: Path, data: Path | None, progress: Progress = silent
 ) -> Turns[Trained]:
     first = source_run(config)
     pictures = read_data(first, data, progress)
@@ -100,7 +100,7 @@ def _reopened(
     target_data: str | None = None,
 ) -> Turns[Trained]:
     run = Run.open(folder)
-    kept = with_data_moved(run.config(TransferConfig), data, source_data, target_data)
+    kept = with_data_moved(run.config(Transfer), data, source_data, target_data)
     config = trusted(kept, target=target_net, **({"source": source_net} if kept.needs_source else {}))
     splits = read_data(config, data)
     if config.trains_source and (source_data is not None or not is_exported(folder / SOURCE)):
@@ -110,14 +110,14 @@ def _reopened(
 
 
 def _source_again(
-    config: TransferConfig, splits: Labelled, place: Path, data: Path | None, source_data: str | None
+    config: Transfer, splits: Labelled, place: Path, data: Path | None, source_data: str | None
 ) -> Turns[Trained]:
     if Run.is_there(place):
         return _reopened(place, data, target_net=config.source.net, target_data=source_data)
     return _new_source(config, splits, place, data)
 
 
-def _weights(config: TransferConfig, folder: Path, data: Path | None) -> Path | None:
+def _weights(config: Transfer, folder: Path, data: Path | None) -> Path | None:
     """Of the source, if there is any"""
     if not config.needs_source:
         return None
@@ -125,18 +125,18 @@ def _weights(config: TransferConfig, folder: Path, data: Path | None) -> Path | 
     return find_weights(given, data) if given else find_weights(str(folder / SOURCE), None)
 
 
-def _created(folder: Path, config: TransferConfig, parts: Parts) -> Turns[Trained]:
+def _created(folder: Path, config: Transfer, parts: Parts) -> Turns[Trained]:
     return (yield from _train(Run.create(folder, config), config, parts))
 
 
-def _reconfigured(run: Run, config: TransferConfig, training: Turns[Trained]) -> Turns[Trained]:
-    if config != run.config(TransferConfig):
+def _reconfigured(run: Run, config: Transfer, training: Turns[Trained]) -> Turns[Trained]:
+    if config != run.config(Transfer):
         with run.lock():
             run.configure(config)
     return (yield from training)
 
 
-def _train_after(source: Turns[Trained], run: Run, config: TransferConfig, splits: Labelled) -> Turns[Trained]:
+def _train_after(source: Turns[Trained], run: Run, config: Transfer, splits: Labelled) -> Turns[Trained]:
     with stop_on_signals() as stop:
         if is_first := not is_exported(run.folder / SOURCE):
             say(f"First the source: {_in_short(source_run(config))}.", run.folder.name)
@@ -148,18 +148,18 @@ def _train_after(source: Turns[Trained], run: Run, config: TransferConfig, split
         return (yield from _train(run, config, prepare(config, splits, _weights(config, run.folder, None))))
 
 
-def _in_short(config: TransferConfig) -> str:
+def _in_short(config: Transfer) -> str:
     epochs = f"{config.epochs} epoch{'s' if config.epochs > 1 else ''}"
-    return f"{config.target.net} on {printable(config.data.name)}, {epochs}"
+    return f"{config.net.name} on {printable(config.data.name)}, {epochs}"
 
 
-def _train(run: Run, config: TransferConfig, parts: Parts) -> Turns[Trained]:
+def _train(run: Run, config: Transfer, parts: Parts) -> Turns[Trained]:
     with run.lock(), stop_on_signals() as stop:
         saved = run.load() if run.last.is_file() else None
         state, sums, at = restored(saved, parts, run) if saved else (parts.initial, {}, Trained())
         done = at.epoch * len(parts.train) + at.batch
         with recording(run, done if saved else None, config.epochs * len(parts.train)) as record:
-            loop = Loop(config, parts, record, Keeper(record, config.checkpoint_every), stop)
+            loop = Loop(config, parts, record, Keeper(record, config.checkpoint_seconds), stop)
             goes_on = at.epoch < config.epochs
             if goes_on:
                 record.note(done, "environment", **environment(parts.train.data.images.device))
