@@ -76,7 +76,7 @@ def _by_hand(loss: Any) -> bool:
 
 
 def undrawn(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """`function`, which is called more than once for one result, and must not draw"""
+    """Return `function`, which refuses to draw: it is called more than once for one result."""
 
     def call(*args: Any) -> Any:
         if is_recorded():
@@ -172,7 +172,7 @@ class Constants(TorchFunctionMode):
 
 
 def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose constants are so to every derivative"""
+    """Return `function` with its constants held constant in every derivative."""
 
     def value(*args: Any) -> Any:
         with Constants() if is_transformed() else nullcontext():
@@ -186,7 +186,7 @@ class NoiseError(MetastepError, RuntimeError):
 
 
 class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What is recorded draws its numbers in every look at a window anew, so that none may be drawn"""
+    """Refuse random numbers: what is recorded would draw new ones in every evaluation of a window."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in function.tags:
@@ -217,7 +217,7 @@ def require_scalar(value: Any, what: str) -> Tensor:
 
 
 def versions(data: Any) -> list[int]:
-    """How often each tensor was written to; mapped ones are looked at by who maps them"""
+    """Return how often each tensor was written to. Mapped ones are checked where they are mapped."""
     if torch.compiler.is_compiling():
         return []
     return [leaf._version for leaf in tree_leaves(data) if _is_counted(leaf)]
@@ -246,7 +246,7 @@ _USES = "iter len bool float neg add radd sub rsub mul rmul truediv rtruediv pow
 
 
 class Hidden:
-    """In the place of θ: a loss may part it and pass it on, and is refused when it computes with it"""
+    """Stand in for θ: a loss may take it apart and pass it on, and is refused when it computes with it."""
 
     def __init__(self, method: str) -> None:
         self._method = method

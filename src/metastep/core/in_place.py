@@ -123,7 +123,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 
 def _replaced(value: Any, given: dict[int, Tensor]) -> Any:
-    """The same object, if none of these tensors is in it"""
+    """Return the object itself if none of these tensors is in it."""
     if isinstance(value, Tensor):
         return given.get(id(value), value)
     if not isinstance(value, tuple):

@@ -142,7 +142,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
 
 
 def _traced(module: nn.Module, params: Tree, inputs: Any) -> Any:
-    """Dynamo follows functional_call, and restores by itself what a module holds"""
+    """Call the module under dynamo, which follows functional_call and restores what a module holds by itself."""
     parts = dict(module.named_modules())
     _require_plain(parts)
     recurrent = _is_recurrent(parts)

@@ -117,5 +117,5 @@ def others_drawn_since(before: Others) -> bool:
 
 
 def _plain(numpy_state: Any) -> Any:
-    """An array is not compared by =="""
+    """Return what can be compared by ==, which an array cannot."""
     return [x.tobytes() if hasattr(x, "tobytes") else x for x in numpy_state or ()]

@@ -43,7 +43,7 @@ def ours(optimizer: Optimizer, parameters: Tree) -> tuple[Any, State]:
 
 
 def _option(values: list[Any], tree: Tree) -> Any:
-    """One option of all parameters: a number if they agree, else a tree"""
+    """Return one option of all parameters: a number if they agree, else a tree."""
     if isinstance(values[0], tuple):
         return tuple(_option(list(each), tree) for each in zip(*values, strict=True))
     if len(set(values)) == 1:
@@ -53,7 +53,7 @@ def _option(values: list[Any], tree: Tree) -> Any:
 
 
 def _state(optimizer: Optimizer, parameters: Tree, inner: Any, momentless: list[bool]) -> State:
-    """momentless: parameters that have no memory in SGD, where others have one; here it is there and not used"""
+    """Return the state of ours. `momentless`: parameters without momentum, which get a memory that is not used."""
     leaves, slots = tree_leaves(parameters), inner.slots
     stored = [optimizer.state.get(p, {}) for p in leaves]
     taken = [int(s.get("step", 1 if s.get(slots[0]) is not None else 0)) for s in stored]
@@ -107,7 +107,7 @@ def to_torch(state: State, optimizer: Optimizer, parameters: Any) -> None:
 
 
 def _slots_of(state: State, optimizer: Optimizer, i: int) -> dict[str, Any]:
-    """The state of one parameter, as torch.optim names it"""
+    """Return the state of one parameter as torch.optim names it."""
     if isinstance(state.memory, list):
         raise MetastepError(
             f"a state of {type(optimizer).__name__} that was traced cannot be written back, only one of {_names()}. "
@@ -137,7 +137,7 @@ def _equal_of(optimizer: Optimizer) -> Any:
 
 
 def _groups(optimizer: Optimizer, tree: Tree) -> list[dict[str, Any]]:
-    """The group of each parameter"""
+    """Return the group of each parameter."""
     of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     named = tree_flatten_with_path(tree)[0]
     if missing := [path for path, p in named if id(p) not in of]:

@@ -415,7 +415,7 @@ class MetaGradient(Value, Checked):
             return None, str(reason)
 
     def _estimator_of(self, start: Any) -> Callable[[int], Estimator]:
-        """The estimator of task i, from where it started"""
+        """Return the estimator of task i, from where it started."""
 
         def of_task(i: int) -> Estimator:
             if start is None:
@@ -426,7 +426,7 @@ class MetaGradient(Value, Checked):
         return of_task
 
     def _one_by_one(self, meta: Tree, tasks: list[Any], keep: Keep, start: Any) -> Estimate:
-        """Tasks of different shapes; `start` is a list then, as `state` is"""
+        """Return the estimate of tasks of different shapes; `start` is a list, as `state` is."""
         starts = _starts(start, len(tasks))
         return mean_of([self(meta, [task], keep=keep, start=at) for task, at in zip(tasks, starts, strict=True)])
 
@@ -490,7 +490,7 @@ def _size_of(tasks: Any) -> int:
 
 
 def _alike(tasks: list[Any]) -> bool:
-    """Whether tasks can be stacked; an empty list is for `stack` to refuse"""
+    """Return whether tasks can be stacked. `stack` refuses an empty list."""
     require_data(tasks, "tasks")
     return all(shapes(task) == shapes(tasks[0]) for task in tasks)
 
@@ -500,7 +500,7 @@ def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tas
 
 
 def _anything(meta: Tree, tasks: Any) -> None:
-    """Every value is served"""
+    """Accept every value."""
 
 
 def _named(problem: Problem) -> str:

@@ -129,12 +129,12 @@ def mapped(
 
 
 def at_once(tasks: Any, number: int) -> int:
-    """How many tasks run at a time if nobody says"""
+    """Return how many tasks run at a time by default."""
     return VMAP_CHUNK if tree_leaves(tasks)[0].device.type == "cpu" else number
 
 
 def started(loop: InnerLoop, first: Any) -> InnerLoop:
-    """The loop of one task from a φ, or from what an earlier call kept"""
+    """Return the loop of one task from a φ, or from what an earlier call kept."""
     if not isinstance(first, Kept):
         return loop._replace(first=loop.inner.init(first))
     solution = None if first.solution == () else first.solution
@@ -153,7 +153,7 @@ def _parts(estimate: Estimate, keep: Keep, steps: list[Any]) -> Parts:
 
 
 def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
-    """All of a chunk; gradients of single tasks are not kept"""
+    """Run a chunk of tasks, and sum their gradients."""
     if task_count(tasks) == 1:
         found: Parts = map_tree(lambda x: x[None], one(meta, _first(tasks), _first(start), False))
     else:
@@ -182,7 +182,7 @@ def _slice(tree: Tree, i: int, size: int) -> Tree:
 
 
 def _joined(kept: list[Tree], step: Any) -> Tree:
-    """What the chunks kept: φ alone, or all of the state"""
+    """Return what the chunks kept: φ alone, or all of the state."""
     whole = map_tree(lambda *parts: torch.cat(parts), *kept)
     if len(whole) == 1:
         return whole[0]
