@@ -230,9 +230,9 @@ def test_a_folder_of_nothing_is_refused(tmp_path: Path) -> None:
 
 def test_check_knows_parts_and_finds_test_pictures_seen_in_training(tmp_path: Path) -> None:
     folder = write_split(tmp_path, "train", "test")
-    reasons = [finding.reason for finding in check_folder(folder) if finding.kind == "duplicate"]
+    reasons = [finding.reason for finding in check_folder(folder).findings if finding.kind == "duplicate"]
     assert len(reasons) == 3  # a 0 to 2; the helper gives those of b other sizes
     assert all("in another part: what is tested was seen in training" in reason for reason in reasons)
     for i, file in enumerate(sorted((folder / "test").rglob("*.png"))):
         Image.new("L", (9, 9), i).save(file)
-    assert check_folder(folder) == []
+    assert check_folder(folder).findings == []

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def no_validation(folder: Path) -> None:
 )
 def test_it_is_refused_in_the_words_of_a_run(write: Callable[[Path], None], words: str, tmp_path: Path) -> None:
     write(tmp_path / "mine")
-    refusal = outlook(tmp_path / "mine", [])
+    refusal = outlook(tmp_path / "mine", replace(check_folder(tmp_path / "mine"), findings=[]))
     with pytest.raises(DataError) as caught:
         load(str(tmp_path / "mine"), size=8).labelled()
     assert refusal == str(caught.value)

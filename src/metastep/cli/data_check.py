@@ -21,8 +21,9 @@ from metastep.errors import how_many
 
 def check_folder_for_transfer(folder: Path, size: int, batch: int) -> None:
     with progress_bar(f"checking {printable(folder)}") as progress:
-        findings = check_folder(folder, progress=progress)
-        seen = outlook(folder, findings)
+        checked = check_folder(folder, progress=progress)
+        seen = outlook(folder, checked)
+    findings = checked.findings
     _print_findings(findings, folder)
     if not isinstance(seen, str):
         _print_parts(seen.parts, "without what was found" if findings else "")
@@ -38,8 +39,9 @@ def check_folder_for_transfer(folder: Path, size: int, batch: int) -> None:
 def check_for_episodes(data: DataSet, episodes: Episodes) -> None:
     is_own = isinstance(data, Folder)
     with progress_bar(f"checking {printable(data.root if is_own else data.name)}") as progress:
-        findings = check_folder(data.root, progress=progress) if is_own else []
-        served = served_by(replace(data, progress=progress), episodes, findings)
+        checked = check_folder(data.root, progress=progress) if is_own else None
+        served = served_by(replace(data, progress=progress), episodes, checked)
+    findings = checked.findings if checked else []
     _print_findings(findings, data.root)
     queries = how_many(episodes.queries, "query", "queries")
     _print_served(served, f"{episodes.ways}-way {episodes.shots}-shot with {queries}?")

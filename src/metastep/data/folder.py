@@ -3,7 +3,7 @@
 Episodes split them by class. Transfer learns all classes, by picture: below train/, val/ and test/, or drawn.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ HALVES = ("train", "test")  # a folder that is split has both
 _ADVICE = "`metastep data check` lists everything that is wrong with a folder"
 Files = Mapping[str, Sequence[Path]]
 Reader = Callable[[Path], Pictures]  # of a folder of classes
+Listing = Callable[[Path], Sequence[Path]]
 
 
 @register("dataset", FOLDER)
@@ -114,17 +115,17 @@ def classes_of(names: Sequence[str], split: Split) -> tuple[str, ...]:
     return tuple(names[i] for i in classes_by_share(len(names), split))
 
 
-def class_files(path: Path, without: Container[Path] = ()) -> dict[str, list[Path]]:
+def class_files(path: Path, listing: Listing = entries) -> dict[str, list[Path]]:
     """Return class name -> its files, both sorted; anything that is not in its place is refused.
 
-    without: what is taken for removed.
+    listing: what lies in a folder, without what is taken for removed.
     """
     require_folder(path)
     classes = {}
-    for folder in _entries(path, without):
+    for folder in listing(path):
         if not folder.is_dir():
             raise problem(folder, "lies outside the class folders", f"Move or remove it; {_ADVICE}")
-        classes[folder.name] = _entries(folder, without)
+        classes[folder.name] = list(listing(folder))
         if not classes[folder.name]:
             raise problem(folder, "is a class without pictures", f"Fill or remove it; {_ADVICE}")
         for file in classes[folder.name]:
@@ -133,9 +134,9 @@ def class_files(path: Path, without: Container[Path] = ()) -> dict[str, list[Pat
     return classes
 
 
-def several_classes(path: Path, without: Container[Path] = ()) -> dict[str, list[Path]]:
+def several_classes(path: Path, listing: Listing = entries) -> dict[str, list[Path]]:
     """Return the same, if there is something to tell apart."""
-    files = class_files(path, without)
+    files = class_files(path, listing)
     if not files:
         raise problem(path, "has no class folders", "Give a folder with one sub-folder of pictures per class")
     if len(files) == 1:
@@ -198,10 +199,6 @@ def moved(name: str | None, fingerprint: str | None, to: str, root: Path | None,
     new = placed(to, root)
     require_remembered(new, fingerprint, root, again)
     return new
-
-
-def _entries(folder: Path, without: Container[Path]) -> list[Path]:
-    return [entry for entry in entries(folder) if entry not in without]
 
 
 def _require_same_classes(train: Pictures, other: Pictures, path: Path) -> None:

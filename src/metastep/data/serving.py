@@ -3,14 +3,14 @@
 A folder is refused here by the code, and so in the words, by which a run refuses it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from metastep.data.batches import Batches
-from metastep.data.check import Finding, usable_pictures
+from metastep.data.check import Checked, check_folder
 from metastep.data.episodes import Episodes, require_enough
 from metastep.data.folder import (
     CHANNELS,
@@ -41,10 +41,10 @@ class Served(NamedTuple):
     """What is missing for the episodes, and what to do about it; empty where they can be drawn."""
 
 
-def served_by(data: DataSet, episodes: Episodes, findings: Iterable[Finding] = ()) -> list[Served]:
+def served_by(data: DataSet, episodes: Episodes, checked: Checked | None = None) -> list[Served]:
     """Return each split of a data set; a user's folder is taken without what was found to be wrong with it."""
     if isinstance(data, Folder):
-        sizes = {} if has_parts(data.root) else usable_pictures(data.root, findings)
+        sizes = {} if has_parts(data.root) else (checked or check_folder(data.root)).usable_pictures(data.root)
         names = {part: classes_of(list(sizes), part) for part in PARTS}
         classes = {part: (names[part], [sizes[name] for name in names[part]]) for part in PARTS if sizes}
     else:
@@ -89,13 +89,12 @@ class Outlook(NamedTuple):
         ]
 
 
-def outlook(folder: Path, findings: Iterable[Finding]) -> Outlook | str:
+def outlook(folder: Path, checked: Checked) -> Outlook | str:
     """Return what a transfer run would learn from, or why it cannot and what to do about it."""
-    found = {finding.path for finding in findings}
     listed: list[Files] = []
 
     def without_pixels(part: Path) -> Pictures:
-        files = several_classes(part, found)
+        files = several_classes(part, checked.left)
         listed.append(files)
         return pictures_of(files, np.empty((sum(map(len, files.values())), CHANNELS, 0, 0), np.uint8))
 
