@@ -169,3 +169,12 @@ def test_torch_func_around_a_call_is_refused_since_it_would_find_0() -> None:
             torch.func.grad(lambda meta, call=call: call(meta, TASKS))(meta)
         with pytest.raises(MetastepError, match="would find 0"):
             torch.func.jvp(lambda meta, call=call: call(meta, TASKS), (meta,), (meta,))
+
+
+def test_vmap_around_the_loss_is_refused_and_its_remedy_works() -> None:
+    net = tanh_net()
+    gradient, meta = gradient_of(net), ms.parameters(net)
+    with pytest.raises(MetastepError, match=r"torch\.func\.vmap cannot map gradient\.loss.*map gradient\.estimator"):
+        torch.func.vmap(lambda task: gradient.loss(meta, [task]))(TASKS)
+    grads = torch.func.vmap(lambda task: gradient.estimator(meta, task).grad)(TASKS)
+    assert relative_error(map_tree(lambda g: g.mean(0), grads), gradient(meta, TASKS).grad) < 1e-14

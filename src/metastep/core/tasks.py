@@ -1,10 +1,11 @@
 """Many tasks: stack them, count them, and check that their meta-gradient is finite."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
@@ -61,9 +62,9 @@ def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: 
 
     estimator_of: gives the estimator of task i.
     """
-    leaves = tree_leaves(estimate.grad)
-    if all(bool(torch.isfinite(leaf).all()) for leaf in (estimate.metrics["loss"], *leaves)):
-        if not any(bool(leaf.any()) for leaf in leaves):
+    largest = _largest([estimate.metrics["loss"], *tree_leaves(estimate.grad)])
+    if all(map(isfinite, largest)):
+        if not any(largest[1:]):
             warn(ZERO)
         return
     for i in range(task_count(tasks)):
@@ -75,6 +76,14 @@ def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: 
         "second derivative does not exist, as that of a norm, a deviation or a cosine at 0. Lower the inner learning "
         "rate or the number of windows, or add a small number under each root."
     )
+
+
+@torch.no_grad()
+def _largest(tensors: Sequence[Tensor]) -> list[float]:
+    """Return the size of the largest element of each tensor, by one look at the device."""
+    sizes = torch._foreach_norm([x.detach() for x in tensors if x.numel()], torch.inf)
+    found: list[float] = torch.stack([size.to(sizes[0].device) for size in sizes]).tolist()
+    return found
 
 
 @torch.no_grad()

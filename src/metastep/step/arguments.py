@@ -122,7 +122,12 @@ def _has_pairs(tasks: Any) -> bool:
 
 
 def require_constant(tasks: Any) -> None:
-    """Refuse tasks that require grad: the meta-gradient would not reach them."""
+    """Refuse tasks that require grad: the meta-gradient would not reach them; and tasks that vmap maps."""
+    if any(isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x) for x in tree_leaves(tasks)):
+        raise MetastepError(
+            "torch.func.vmap cannot map gradient.loss, which maps over tasks itself. Give it stacked tasks or a list. "
+            "For the gradient of each task, map gradient.estimator."
+        )
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tree_leaves(tasks)):
         raise MetastepError(
             "a tensor of the tasks requires grad, but the loss is differentiated by meta alone. Put it into meta, and "
