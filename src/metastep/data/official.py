@@ -82,9 +82,9 @@ class PictureSplit(DataSet):
 
     def _arrays(self, files: tuple[Path, ...]) -> Arrays:
         """Decoded once and kept in the cache folder, for all data sets that read the same files alike"""
-        side, reader = self.size or self.side, type(self).read.__qualname__
-        key = f"{RECIPE} {reader} {side} {' '.join(map(fingerprint, files))}"
-        return cached(f"{reader.partition('.')[0]}-{side}", key, lambda: self.read(files, side))
+        side, reader = self.size or self.side, type(self).read
+        key = f"{RECIPE} {reader.__module__}.{reader.__qualname__} {side} {' '.join(map(fingerprint, files))}"
+        return cached(f"{reader.__qualname__.partition('.')[0]}-{side}", key, lambda: self.read(files, side))
 
     def _held(self, arrays: Arrays, seed: int) -> tuple[list[int], str]:
         """Indices of the validation pictures, and the rule that gave them"""
