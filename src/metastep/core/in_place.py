@@ -6,6 +6,7 @@ So a call lends the module tensors, and what it holds by attributes, dicts and l
 
 from collections import deque
 from collections.abc import Iterable
+from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ class Inventory:
         seen: set[int] = set()
         for part in self.parts.values():
             self._take(vars(part), seen)
+        self._empty = [held for held, _, values in self._contents if not values]  # most of them: hooks that nobody has
+        self._filled = [content for content in self._contents if content[2]]
 
     def _take(self, held: Any, seen: set[int]) -> None:
         if id(held) in seen:
@@ -54,8 +57,13 @@ class Inventory:
 
     def is_current(self) -> bool:
         """Return whether the module still holds the same."""
-        return all(_holds(held, values) for held, _, values in self._contents)
+        return not any(self._empty) and all(_holds(held, values) for held, _, values in self._filled)
 
+    @cached_property
+    def names(self) -> dict[str, int]:
+        return names_of(self.module)
+
+    @cached_property
     def others(self) -> list[Tensor]:
         """Return the tensors that are neither parameters nor buffers."""
         known = {id(x) for part in self.parts.values() for x in (*part._parameters.values(), *part._buffers.values())}
@@ -68,7 +76,14 @@ class Inventory:
 
     def changes(self) -> list["Change"]:
         """Return what was changed since."""
-        return [Change(*content) for content in self._contents if not _holds(content[0], content[2])]
+        begun = [Change(held, [], []) for held in self._empty if held]
+        return begun + [Change(*content) for content in self._filled if not _holds(content[0], content[2])]
+
+
+def names_of(module: nn.Module) -> dict[str, int]:
+    """Return the id of each parameter and buffer; tied weights have several names, and one identity."""
+    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name: id(own) for name, own in both}
 
 
 class Change:

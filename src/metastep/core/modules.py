@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.core.derivatives import is_differentiated, keep_in_place, may_draw
 from metastep.core.guards import current_session, require_shown, versions
-from metastep.core.in_place import Inventory
+from metastep.core.in_place import Inventory, names_of
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
 
@@ -119,9 +119,9 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     # What is written into a buffer is discarded.
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
-    lent = inventory.lend(_by_identity(module, {**buffers, **params}))
+    lent = inventory.lend(_by_identity(module, inventory.names, {**buffers, **params}))
     keep_in_place(lent)
-    others = inventory.others()
+    others = inventory.others
     before = versions(others)
     try:
         with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext(), lent:
@@ -148,7 +148,7 @@ def _traced(module: nn.Module, params: Tree, inputs: Any) -> Any:
     recurrent = _is_recurrent(parts)
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
-    placed = _in_all_places(module, _by_identity(module, {**buffers, **params}))
+    placed = _in_all_places(module, _by_identity(module, names_of(module), {**buffers, **params}))
     with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, placed, inputs, tie_weights=False)
 
@@ -195,10 +195,8 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
     return made
 
 
-def _by_identity(module: nn.Module, tensors: Tree) -> dict[int, Tensor]:
-    """Return the tensors by the ids of those that they replace: tied weights have several names, and one identity."""
-    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    named = {name: id(own) for name, own in both}
+def _by_identity(module: nn.Module, named: dict[str, int], tensors: Tree) -> dict[int, Tensor]:
+    """Return the tensors by the ids of those that they replace."""
     if unknown := tensors.keys() - named.keys():
         raise MetastepError(
             f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as ms.parameters(module) "
