@@ -88,19 +88,20 @@ def rows() -> Iterator[Row]:
 # ---- the walk of one meta-step
 
 
-def own_module() -> None:
-    """What the README shows first: a module, a problem, a method, one outer step."""
+def own_module() -> Callable[[], object]:
+    """Return what the README shows first: one outer step of a module, a problem and a method."""
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 5))
     problem = ms.few_shot(net, F.cross_entropy, {"accuracy": ms.accuracy})
     gradient = ms.MetaGradient(problem, ms.MultiStep(window=4), ms.SGD(lr=0.1, momentum=0.9), steps=8)
     meta = gradient.init(net)
     step = ms.MetaStep(gradient, meta, torch.optim.Adam(meta.values(), lr=1e-3))
     x, y = torch.randn(4, 20, 8, 8), torch.randint(5, (4, 20))
-    step(ms.Task(support=(x[:, :5], y[:, :5]), query=(x[:, 5:], y[:, 5:])))
+    return lambda: step(ms.Task(support=(x[:, :5], y[:, :5]), query=(x[:, 5:], y[:, 5:])))
 
 
-def walk(call: Callable[[], None] = own_module) -> dict[str, int]:
+def walk(call: Callable[[], object] | None = None) -> dict[str, int]:
     """Follow control through named functions of the package; what only a first call does is left out."""
+    call = call or own_module()
     call()
     files: list[str] = []
 

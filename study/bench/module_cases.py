@@ -65,7 +65,7 @@ def by_jax(subject: Subject, method: str) -> Step:
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "metastep": by_gradient,
-    "metastep, task by task": partial(by_gradient, chunk_size=1),
+    "metastep task by task": partial(by_gradient, chunk_size=1),
     "metastep compiled": partial(by_gradient, compile=True),
     "JAX jit": by_jax,
 }

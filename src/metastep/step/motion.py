@@ -5,6 +5,7 @@ every entry alike moves all parameters as one vector. Any other moves the trees 
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -72,7 +73,6 @@ class Affine:
 
     def __init__(self, inner: SGD, mapped: bool, params: Nesting) -> None:
         self._inner, self._mix, self.nesting = inner, _mixed if mapped else _mixed_at_once, params
-        self._rows: dict[tuple[bool, int], tuple[Row, Row | None]] = {}
 
     def begin(self, state: State) -> At:
         (memory,) = state.memory or ({},)
@@ -90,7 +90,7 @@ class Affine:
 
     def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
         del meta
-        params, velocity = self._coefficients(bool(at.memory), steps)
+        params, velocity = _coefficients(self._inner, bool(at.memory), steps)
         mix, old = self._mix, (at.params, at.memory, grads)
         after = At(mix(old, params), mix(old, velocity) if velocity else [], at.step + steps)
 
@@ -102,18 +102,17 @@ class Affine:
 
         return after, pull
 
-    def _coefficients(self, remembers: bool, steps: int) -> tuple[Row, Row | None]:
-        """Rows of A and B, found by following unit vectors"""
-        if (remembers, steps) not in self._rows:
-            inner = self._inner
-            rates = [tuple(rate for _, rate, _ in inner.rates)] * steps
-            columns = [
-                inner._follow(p, [v] if remembers else [], g, rates)
-                for p, v, g in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-            ]
-            velocity = tuple(memory[0] for _, memory in columns) if columns[0][1] else None
-            self._rows[remembers, steps] = tuple(moved for moved, _ in columns), velocity
-        return self._rows[remembers, steps]
+
+@lru_cache
+def _coefficients(inner: SGD, remembers: bool, steps: int) -> tuple[Row, Row | None]:
+    """Rows of A and B, found by following unit vectors"""
+    rates = [tuple(rate for _, rate, _ in inner.rates)] * steps
+    columns = [
+        inner._follow(p, [v] if remembers else [], g, rates)
+        for p, v, g in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    ]
+    velocity = tuple(memory[0] for _, memory in columns) if columns[0][1] else None
+    return tuple(moved for moved, _ in columns), velocity
 
 
 def _mixed(lists: Sequence[Any], row: Row) -> Tensors:
