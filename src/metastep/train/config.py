@@ -348,7 +348,7 @@ class FewShot(Config):
     net: Annotated[Net, BeforeValidator(_net)] = Net()
     """The net, with options such as net.filters and net.head_init."""
     inner: Annotated[Any, chosen("optimizer")] = field(default_factory=lambda: read("optimizer", _SGD))
-    """What adapts to a task: sgd, adam, adamw, rmsprop or a plug-in's, with options such as inner.lr."""
+    """What adapts to a task: a registered optimizer such as sgd or adam, with options such as inner.lr."""
     steps: Steps = 8
     """Inner steps; or the length of every window, such as 4,2,1,1."""
     batch: Count | None = None
