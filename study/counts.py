@@ -27,7 +27,7 @@ import metastep as ms
 from metastep.core.counting import counting
 from metastep.core.memory import peak_bytes
 from metastep.train.commit import PACKAGE
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from study.problems import PROBLEMS, Step, by_hand, by_metastep, work_of
 
 FILE = Path(__file__).resolve().parent.parent / "results" / "counts.json"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from metastep.errors import MetastepError, how_many
-from metastep.train.files import read_file, replace_file
+from metastep.train.io import read_file, replace_file
 from study.bench.pairs import Estimated
 from study.bench.results import Row, case_of
 

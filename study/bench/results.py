@@ -12,7 +12,7 @@ import torch
 
 from metastep.errors import MetastepError
 from metastep.train.commit import CHANGED, commit
-from metastep.train.files import read_file, replace_file
+from metastep.train.io import read_file, replace_file
 from study.bench.cases import Case
 from study.bench.measure import Cost
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from metastep.errors import MetastepError
-from metastep.train.files import read_file
+from metastep.train.io import read_file
 from study.bench.results import Row
 from study.claims.claims import Finding, Verdict
 

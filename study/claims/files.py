@@ -11,7 +11,7 @@ import torch
 from metastep.errors import MetastepError
 from metastep.train.commit import commit
 from metastep.train.device import processor
-from metastep.train.files import explained, read_file, replace_file
+from metastep.train.io import explained, read_file, replace_file
 from study import CODE
 from study.claims.claims import Claim, Finding
 from study.claims.outcomes import Outcome

@@ -11,7 +11,7 @@ from typing import Any
 
 from metastep.errors import MetastepError
 from metastep.train.config import FewShot, Transfer
-from metastep.train.files import explained, read_file, replace_file
+from metastep.train.io import explained, read_file, replace_file
 from metastep.train.validated import from_plain, to_plain
 from study import version_1
 from study.claims.outcomes import Made, Outcome

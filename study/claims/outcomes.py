@@ -10,7 +10,7 @@ from metastep.train.device import device_for, environment
 from metastep.train.errors import RunError, problem
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fields import Device
-from metastep.train.files import read_file, replace_file
+from metastep.train.io import read_file, replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.validated import checked, from_plain, to_plain

@@ -14,7 +14,7 @@ from metastep.train.config import FewShot
 from metastep.train.fewshot.evaluate import Request, digest, evaluate
 from metastep.train.fewshot.scores import Evaluation
 from metastep.train.fewshot.shipped import find_learner
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from study import results
 from study.claims import keeping
 from study.experiments import arguments

@@ -17,7 +17,7 @@ from metastep.cli.common import UNFINISHED
 from metastep.nets.head_init import HeadInit
 from metastep.train.config import FewShot
 from metastep.train.fewshot.sampling import fitted, read_images
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from metastep.train.turns import Turns
 from study.claims import fewshot_runs
 from study.experiments import arguments, trials

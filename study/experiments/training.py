@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.presets import few_shot
 from metastep.train.run import Run

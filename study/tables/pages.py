@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from metastep.train.fewshot.shipped import shipped
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from study import results
 from study.claims.register import TABLES as CLAIMED
 from study.tables import bench_tables, claim_tables, curves, goals, run_tables, study_tables, transfer_tables

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load as raw_tensors, save as raw_bytes, save_file
 
 from metastep.errors import MetastepError
-from metastep.train import files
+from metastep.train import io as files
 from metastep.train.checkpoints import VERSION, _digest, load, save
 from metastep.train.errors import CheckpointError
 
@@ -204,8 +204,8 @@ def test_equal_trees_give_equal_files(tmp_path: Path) -> None:
 class FullDisk:
     """A file that takes half of what it is given."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.file = open(*arguments)  # noqa: SIM115
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.file = open(*arguments, **options)  # noqa: SIM115
 
     def __enter__(self) -> "FullDisk":
         return self

@@ -17,14 +17,10 @@ AT_EVERY_MOMENT = """
 import json, os, signal, sys
 from pathlib import Path
 import torch
-from metastep.train import files
+from metastep.train import io as files
 from metastep.train.run import Run
 from metastep.train.errors import RunError
-from dataclasses import dataclass
-
-@dataclass(frozen=True)
-class Settings:
-    steps: int = 1
+from metastep.train.config import FewShot
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -35,7 +31,7 @@ def half(path, data):
 
 moments = {"half written": (files, "_write_to_disk", half), "before the sync": (os, "fsync", die),
            "before the rename": (os, "replace", die), "after the rename": (files, "_sync_folder", die)}
-run = Run.create(Path(sys.argv[1]), Settings())
+run = Run.create(Path(sys.argv[1]), FewShot(iterations=60))
 for moment, (place, name, replacement) in moments.items():
     run.save({"w": torch.zeros(1000), "step": 1})
     child = os.fork()
@@ -54,7 +50,7 @@ for moment, (place, name, replacement) in moments.items():
 
 def test_killed_at_every_moment_of_a_save(python: Python, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in python(AT_EVERY_MOMENT, tmp_path / "run").splitlines()]
-    files = [".lock", "config.json", "last.safetensors"]
+    files = [".lock", "config.json", "last.safetensors", "previous.safetensors"]
     assert lines == [
         ["half written", 1, 0.0, 1, files],
         ["before the sync", 1, 0.0, 1, files],
@@ -65,18 +61,14 @@ def test_killed_at_every_moment_of_a_save(python: Python, tmp_path: Path) -> Non
 
 AT_RANDOM_MOMENTS = """
 import os, random, signal, sys, time
-from dataclasses import dataclass
 from pathlib import Path
 import torch
+from metastep.train.config import FewShot
 from metastep.train.metrics import Metrics
 from metastep.train.run import Run
 from metastep.train.states import optimizer_tree, restore_optimizer
 
 torch.set_num_threads(1)
-
-@dataclass(frozen=True)
-class Settings:
-    steps: int = 60
 
 def train(run):
     with run.lock():
@@ -91,7 +83,7 @@ def train(run):
             restore_optimizer(optimizer, kept["optimizer"])
             torch.set_rng_state(kept["rng"])
         with Metrics(run.metrics_path, done if run.last.is_file() else None) as metrics:
-            for step in range(done + 1, run.config(Settings).steps + 1):
+            for step in range(done + 1, run.config(FewShot).iterations + 1):
                 optimizer.zero_grad()
                 loss = ((weight - torch.randn(200)) ** 2).mean()
                 loss.backward()
@@ -107,12 +99,12 @@ def contents(run):
     return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.name != ".lock"}
 
 folder = Path(sys.argv[1])
-train(Run.create(folder / "first", Settings()))  # torch loads much of itself at the first step
-whole = Run.create(folder / "whole", Settings())
+train(Run.create(folder / "first", FewShot(iterations=60)))  # torch loads much of itself at the first step
+whole = Run.create(folder / "whole", FewShot(iterations=60))
 began = time.perf_counter()
 train(whole)
 duration = time.perf_counter() - began
-broken = Run.create(folder / "broken", Settings())
+broken = Run.create(folder / "broken", FewShot(iterations=60))
 moments = random.Random(0)
 killed = 0
 for _ in range(20):

@@ -3,27 +3,22 @@
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from metastep.errors import MetastepError
+from metastep.train.config import FewShot, Transfer
 from metastep.train.errors import CheckpointError, ConfigError, LockError, RunError
+from metastep.train.io import require_no_link
 from metastep.train.lock import locked
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
 
-
-@dataclass(frozen=True)
-class Settings:
-    steps: int = 5
-
-
-@dataclass(frozen=True)
-class Others:
-    steps: int = 5
+CONFIG = FewShot(seed=5)
 
 
 def contents(folder: Path) -> list[str]:
@@ -31,16 +26,16 @@ def contents(folder: Path) -> list[str]:
 
 
 def test_a_run_is_made_and_opened_again(tmp_path: Path) -> None:
-    Run.create(tmp_path / "a" / "b", Settings(7))
+    Run.create(tmp_path / "a" / "b", CONFIG)
     run = Run.open(tmp_path / "a" / "b")
-    assert run.kind == "Settings"
-    assert run.config(Settings) == Settings(7)
-    with pytest.raises(ConfigError, match="b': is a run of 'Settings', not a run of 'Others'"):
-        run.config(Others)
+    assert run.job is FewShot
+    assert run.config(FewShot) == CONFIG
+    with pytest.raises(ConfigError, match="b': is a few-shot run, not a transfer run"):
+        run.config(Transfer)
 
 
 def test_last_and_best(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, Settings())
+    run = Run.create(tmp_path, CONFIG)
     with pytest.raises(CheckpointError, match="No such file"):
         run.load()
     with pytest.raises(CheckpointError, match=r"has no checkpoint yet\. Wait for the first"):
@@ -55,19 +50,19 @@ def test_last_and_best(tmp_path: Path) -> None:
 
 
 def test_best_is_written_before_last_says_that_it_was_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.create(tmp_path, Settings())
+    run = Run.create(tmp_path, CONFIG)
     run.save({"best": 1}, best={"best": 1})
     calls: list[str] = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(Path(b).name), replace(a, b)))
     run.save({"best": 2}, best={"best": 2})
-    assert calls == ["best.safetensors", "last.safetensors"]
+    assert calls == ["best.safetensors", "previous.safetensors", "last.safetensors"]
 
 
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(RunError, match=r"holds other files \('thesis.txt'\).*nothing was changed"):
-        Run.create(tmp_path, Settings())
+        Run.create(tmp_path, CONFIG)
     assert contents(tmp_path) == ["thesis.txt"]
     with pytest.raises(RunError, match="holds no run"):
         Run.open(tmp_path)
@@ -76,32 +71,32 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> 
 def test_folders_that_cannot_be_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="Not a directory"):
-        Run.create(tmp_path / "file", Settings())
+        Run.create(tmp_path / "file", CONFIG)
     with pytest.raises(RunError, match="Not a directory"):
-        Run.create(tmp_path / "file" / "below", Settings())
+        Run.create(tmp_path / "file" / "below", CONFIG)
     with pytest.raises(RunError, match="is not there"):
         Run.open(tmp_path / "missing")
-    Run.create(tmp_path / "run", Settings())
+    Run.create(tmp_path / "run", CONFIG)
     with pytest.raises(RunError, match=r"holds a run already.*Resume that one"):
-        Run.create(tmp_path / "run", Settings())
+        Run.create(tmp_path / "run", CONFIG)
 
 
 def test_a_read_only_folder_is_refused(tmp_path: Path, make_read_only: Any) -> None:
     make_read_only(tmp_path)
     for folder in (tmp_path, tmp_path / "below"):
         with pytest.raises(RunError, match="Choose a folder that you can write to"):
-            Run.create(folder, Settings())
+            Run.create(folder, CONFIG)
 
 
 def test_what_a_killed_create_left_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     (tmp_path / ".config.json.123.partial").write_text("{")
-    Run.create(tmp_path, Settings())
+    Run.create(tmp_path, CONFIG)
     assert contents(tmp_path) == [".lock", "config.json"]
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, Settings())
+    run = Run.create(tmp_path, CONFIG)
     with run.lock():
         with pytest.raises(LockError, match=f"process {os.getpid()} on .* is writing this run"), run.lock():
             pass
@@ -194,3 +189,35 @@ def test_in_another_thread_nothing_is_caught() -> None:
     thread.start()
     thread.join()
     assert seen == [(False, before)]
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "last.safetensors", "config.json"])
+def test_nothing_is_written_through_a_symbolic_link(name: str, tmp_path: Path) -> None:
+    victim, run = tmp_path / "victim", Run.create(tmp_path / "run", CONFIG)
+    victim.write_text("precious")
+    (run.folder / name).unlink(missing_ok=True)
+    (run.folder / name).symlink_to(victim)
+    with suppress(MetastepError), run.lock(), run.metrics(5) as metrics:
+        metrics.write(6, {"kind": "train"})
+        run.save({"a": 1})
+        run.configure(CONFIG)
+    assert victim.read_text() == "precious"
+
+
+def test_evaluations_are_not_written_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "evaluations").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="is a symbolic link, and what it points to is never written to"):
+        require_no_link(tmp_path / "evaluations")
+
+
+def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", CONFIG)
+    for step in (1, 2, 3):
+        run.save({"step": step})
+    assert run.load() == {"step": 3}
+    run.last.write_bytes(run.last.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"damaged.* The checkpoint before it is 'previous\.safetensors'"):
+        run.load()
+    run.previous.rename(run.last)
+    assert run.load() == {"step": 2}

@@ -29,7 +29,7 @@ def compare_methods(
             metavar="RUN", help="A run's folder, a learner's file, a learner that comes with metastep, or a preset."
         ),
     ],
-    tasks: Annotated[int, typer.Option(min=1, help="How many, drawn as in training.")] = 8,
+    tasks: Annotated[int, typer.Option(min=1, max=10_000, help="How many, drawn as in training.")] = 8,
     checkpoint: CheckpointChoice = "best",
     net: Net = None,
     device: DeviceChoice = "auto",

@@ -13,15 +13,17 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="The folder for the runs and the report.", show_default="demo, or transfer")
     ] = None,
-    iterations: Annotated[int, typer.Option(min=1, help="few-shot: iterations for each learner.")] = 300,
+    iterations: Annotated[int, typer.Option(min=1, max=10**9, help="few-shot: iterations for each learner.")] = 300,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="few-shot: episodes to judge by.")] = 600,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="transfer: epochs of each way.", show_default="as in the presets")
+        int | None,
+        typer.Option(min=1, max=10**9, help="transfer: epochs of each way.", show_default="the presets'"),
     ] = None,
     source_epochs: Annotated[
-        int | None, typer.Option(min=1, help="transfer: epochs of the source.", show_default="as in the presets")
+        int | None,
+        typer.Option(min=1, max=10**9, help="transfer: epochs of the source.", show_default="the presets'"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="transfer: of nets, order and augmentation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="transfer: of nets, order and augmentation.")] = 0,
 ) -> None:
     """Train on data that comes with metastep, judge, and write a report; minutes on two cores.
 

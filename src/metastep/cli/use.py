@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from metastep.train.fewshot.learner import Learner
     from metastep.train.fewshot.scores import Evaluation
 
+
+def _asked(least: int, of_what: str) -> Any:
+    return typer.Option(min=least, max=100_000, help=of_what, show_default="as trained")
+
+
 Checkpoint = Literal["best", "last", "untrained"]
 
 LearnerName = Annotated[
@@ -43,9 +48,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, nothing else."
 def evaluate(
     run: LearnerName,
     episodes: Annotated[int, typer.Option(min=2, max=10**7, help="How many are drawn.")] = 600,
-    ways: Annotated[int | None, typer.Option(min=2, help="Classes in an episode.", show_default="as trained")] = None,
-    shots: Annotated[int | None, typer.Option(min=1, help="Pictures to adapt to.", show_default="as trained")] = None,
-    queries: Annotated[int | None, typer.Option(min=1, help="Pictures to name.", show_default="as trained")] = None,
+    ways: Annotated[int | None, _asked(2, "Classes in an episode.")] = None,
+    shots: Annotated[int | None, _asked(1, "Pictures to adapt to.")] = None,
+    queries: Annotated[int | None, _asked(1, "Pictures to name.")] = None,
     rotations: Annotated[
         Rotations | None, typer.Option(help="Quarter turns of the classes.", show_default="as it is to be judged")
     ] = None,
@@ -59,7 +64,7 @@ def evaluate(
     split: Annotated[
         str, typer.Option(help="train, val, trainval, test or all; of a transfer run, test, val or train.")
     ] = "test",
-    seed: Annotated[int, typer.Option(min=0, help="Chooses the episodes.")] = EVALUATION_SEED,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Chooses the episodes.")] = EVALUATION_SEED,
     one_by_one: Annotated[
         bool, typer.Option("--one-by-one", help="Judge each query by itself, as classify does; slower.")
     ] = False,
@@ -165,7 +170,7 @@ def classify(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, to be compared if several.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    episodes: Annotated[int, typer.Option(min=0, help="Episodes to show for each run.")] = 2,
+    episodes: Annotated[int, typer.Option(min=0, max=1_000, help="Episodes to show for each run.")] = 2,
     net: Net = None,
     data: Data = None,
     plugin: Plugin = None,

@@ -27,7 +27,8 @@ class Reported:
 
     def curve(self, kind: str, *keys: str) -> list[Point]:
         """Finite points of the rows of one kind, as the keys say"""
-        fitting = [row for row in self.rows if row.get("kind") == kind and all(key in row for key in keys)]
+        of_kind = (row for row in self.rows if row.get("kind") == kind)
+        fitting = [row for row in of_kind if all(_is_number(row.get(key)) for key in keys)]
         points = [tuple(float(row[key]) for key in keys) for row in fitting]
         return [point for point in points if all(map(math.isfinite, point))]
 
@@ -47,6 +48,10 @@ class Reported:
     @property
     def settings(self) -> dict[str, str]:
         return dict(flat(to_plain(self.config)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)  # text in its place is a damaged row
 
 
 def _short(value: Any) -> Any:

@@ -14,7 +14,7 @@ from metastep.report.page import collected, rendered
 from metastep.report.reported import Point, Reported
 from metastep.report.weights import weight_figures
 from metastep.train.config import Transfer
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from metastep.train.metrics import read_metrics
 from metastep.train.run import Run
 from metastep.train.transfer.train import SOURCE

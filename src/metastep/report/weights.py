@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metastep.data.errors import printable
 from metastep.report.figures import SIZE, STYLE, drawn
-from metastep.train.files import explained
+from metastep.train.io import explained
 
 Which = Literal["where", "what"]
 Rows = Sequence[dict[str, Any]]

@@ -10,7 +10,7 @@ from metastep.report.collect import collect
 from metastep.report.page import collected
 from metastep.report.transfer import write_transfer_report
 from metastep.train.config import Transfer
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from metastep.train.run import Run
 
 

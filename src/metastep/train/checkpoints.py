@@ -18,7 +18,7 @@ from safetensors.torch import load as tensors_from_bytes, save as tensors_to_byt
 from torch import Tensor
 
 from metastep.train.errors import CheckpointError, problem
-from metastep.train.files import read_file, replace_file
+from metastep.train.io import read_file, replace_file
 
 VERSION = 2
 

@@ -25,6 +25,6 @@ def commit(*more: Path) -> str:
 def _git(*arguments: str) -> str:
     try:
         run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except OSError:  # there is none, or it cannot be run
         return ""
     return run.stdout.strip()

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from metastep.errors import MetastepError
 from metastep.train.config import JOBS, Config
 from metastep.train.errors import ConfigError, problem
-from metastep.train.files import read_file, replace_file
+from metastep.train.io import read_file, replace_file
 from metastep.train.validated import from_plain, to_plain
 
 FORMAT = "metastep run"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from metastep.train.errors import LockError, problem
-from metastep.train.files import explained
+from metastep.train.io import explained, itself
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def locked(path: Path) -> Iterator[None]:
     The file stays when the lock is released: removing it could take it from under a process that has just opened it.
     """
     with explained(path, "locked", LockError):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = itself(str(path), os.O_RDWR | os.O_CREAT)
     try:
         with explained(path, "locked", LockError):
             _acquire(descriptor, path)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, SupportsFloat
 
 from metastep.train.errors import RunError, problem
-from metastep.train.files import explained, read_file, replace_file
+from metastep.train.io import explained, itself, read_file, replace_file
 from metastep.train.progress import say
 from metastep.train.tensorboard import TensorBoard, open_tensorboard
 
@@ -27,7 +27,7 @@ class Metrics:
         self._path = path
         self._mirror: TensorBoard | None = None
         with explained(path, "opened"):
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - kept open for the life of this object
+            self._file = open(path, "ab", buffering=0, opener=itself)  # noqa: SIM115 - kept open for the life of this object
         if tensorboard:
             with explained(tensorboard, "written"):
                 self._mirror = open_tensorboard(tensorboard, after)
@@ -107,6 +107,8 @@ def _row(path: Path, number: int, line: bytes) -> Row:
         row: Row = json.loads(line)
         if not isinstance(row["step"], int):
             raise ValueError("its step is no whole number")
+        if odd := [name for name, value in row.items() if isinstance(value, list | dict)]:
+            raise ValueError(f"{odd[0]!r} is neither a number nor text")
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise problem(RunError, path, f"line {number} is no row of metrics ({cause})", "Delete that line") from cause
     return row

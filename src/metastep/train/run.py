@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,7 +11,7 @@ from metastep.train import checkpoints
 from metastep.train.config import Config
 from metastep.train.config_file import AnyConfig, read_config, read_job, write_config
 from metastep.train.errors import CheckpointError, RunError, problem
-from metastep.train.files import explained, remove_partial_files
+from metastep.train.io import explained, remove_partial_files
 from metastep.train.lock import locked
 from metastep.train.metrics import Metrics
 
@@ -80,6 +80,11 @@ class Run:
         return self.folder / "last.safetensors"
 
     @property
+    def previous(self) -> Path:
+        """The last but one, for a disk that damages the last."""
+        return self.folder / "previous.safetensors"
+
+    @property
     def best(self) -> Path:
         return self.folder / "best.safetensors"
 
@@ -111,7 +116,15 @@ class Run:
         # the other way round, `best` would stay behind for ever.
         if best is not None:
             checkpoints.save(self.best, best, STATE)
+        self._keep_previous()
         checkpoints.save(self.last, tree, STATE)
+
+    def _keep_previous(self) -> None:
+        """Under another name too, so that there is a last one at every moment"""
+        link = self.folder / f".previous.{os.getpid()}.partial"
+        with suppress(OSError):  # before the first checkpoint, or where a file can have one name only
+            os.link(self.last, link)
+            os.replace(link, self.previous)
 
     def taken(self, wanted: Which) -> Which:
         """Which checkpoint there is: where there was no validation yet, the last stands for the best"""
@@ -124,7 +137,12 @@ class Run:
         return self.last if which == "last" else self.best
 
     def load(self, which: Which = "last") -> dict[str, Any]:
-        return checkpoints.load(self.checkpoint(which), STATE)
+        try:
+            return checkpoints.load(self.checkpoint(which), STATE)
+        except CheckpointError as error:
+            if which == "best" or not self.previous.is_file():
+                raise
+            raise CheckpointError(f"{error} The checkpoint before it is {self.previous.name!r}.") from error
 
 
 def _is_litter(entry: Path) -> bool:

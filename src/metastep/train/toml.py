@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metastep.train.errors import ConfigError, problem
-from metastep.train.files import read_file
+from metastep.train.io import read_file
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_settings_of_the_process_are_made_again_after_a_pause(tmp_path: Path, mo
     draw, seen = Sampler.__call__, set()
 
     def drawing(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
-        if tasks == TINY.outer.tasks:
+        if tasks == TINY.tasks:
             seen.add((self.seed, torch.get_num_threads()))
         return draw(self, k, tasks, first)
 

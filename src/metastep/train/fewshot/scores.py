@@ -10,7 +10,7 @@ from torch import Tensor
 
 from metastep.train.errors import RunError, problem
 from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.files import explained, read_file, replace_file
+from metastep.train.io import explained, read_file, replace_file, require_no_link
 from metastep.train.validated import checked, from_plain, to_plain
 
 FORMAT, VERSION = "metastep evaluation", 1
@@ -98,6 +98,7 @@ def to_json(evaluation: Evaluation) -> str:
 def save(run: Path, evaluation: Evaluation) -> Path:
     """In the folder of the run: one file for each checkpoint and setting, so that doing it again replaces it"""
     folder = run / FOLDER
+    require_no_link(folder)
     with explained(folder, "made"):
         folder.mkdir(exist_ok=True)
     path = folder / f"{file_name(evaluation)}.json"

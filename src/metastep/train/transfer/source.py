@@ -13,7 +13,7 @@ from metastep.data.registry import data_directory
 from metastep.errors import MetastepError
 from metastep.nets.weights import MisfitError, load_weights
 from metastep.train.config import Scratch, Target, TargetData, Transfer
-from metastep.train.files import replace_file
+from metastep.train.io import replace_file
 from metastep.train.run import Run
 
 EPOCHS, RATE, DECAY, BATCH = 30, 0.1, 1e-4, 64

@@ -1,5 +1,6 @@
-"""Files that are there as a whole or not at all, and what to say when the system refuses."""
+"""The one way to write a file: it is there as a whole or not at all, and never written through a symbolic link."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,9 @@ def explained(path: Path, doing: str, error: type[RunError] = RunError, kept: st
     try:
         yield
     except OSError as cause:
+        if cause.errno == errno.ELOOP:
+            reason = "is a symbolic link, and what it points to is never written to"
+            raise problem(error, path, reason, "Remove the link, or choose another folder") from cause
         reason = f"cannot be {doing} ({cause.strerror or cause}){kept}"
         raise problem(error, path, reason, remedy_of(cause, "Check the path and the disk")) from cause
 
@@ -35,8 +39,20 @@ def replace_file(path: Path, data: bytes, error: type[RunError] = RunError) -> N
         _sync_folder(path.parent)
 
 
+def itself(path: str, flags: int) -> int:
+    """Open a file, and not what a symbolic link in its place points to; as `opener` of `open`."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def require_no_link(folder: Path, error: type[RunError] = RunError) -> None:
+    """Refuse a symbolic link in the place of a folder that is written into."""
+    with explained(folder, "written", error):
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
 def _write_to_disk(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=itself) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())  # before the rename, or a power cut can leave an empty file under the final name
