@@ -22,7 +22,7 @@ from metastep.core.method import Method
 from metastep.core.modules import tree_of
 from metastep.core.options import Checked
 from metastep.core.problems import few_shot_of, in_batches
-from metastep.core.tasks import require_finite, require_order, stack, task_count
+from metastep.core.tasks import require_finite, require_order, stack
 from metastep.core.trees import Tree, add, map_tree, require_same, scale, shapes, tree_leaves
 from metastep.core.value import Value
 from metastep.core.windows import InnerLoop, Problem, Steps
@@ -41,7 +41,7 @@ from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Served, served
 from metastep.step.choice import Choices
 from metastep.step.compiled.engine import Compiled, Cost
-from metastep.step.mapped import Keep, at_once, mapped, require_start, started
+from metastep.step.mapped import Keep, mapped, require_start, started
 from metastep.step.memory import Memory, in_bytes
 from metastep.step.surrogate import loss_of
 
@@ -383,7 +383,8 @@ class MetaGradient(Value, Checked):
     @cached_property
     def compiled(self) -> Compiled:
         """The compiled engine, if `compile` is set. Its `cost` says what compiling took and what it saves."""
-        return Compiled(self.estimator, self.chunk_size, lambda tasks: at_once(tasks, task_count(tasks)))
+        at_once = partial(_at_once, self.choices)
+        return Compiled(self.estimator, self.chunk_size, at_once, self.memory)
 
     def chain(self, size: int) -> Served:
         """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
@@ -497,6 +498,10 @@ def _alike(tasks: list[Any]) -> bool:
 
 def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tasks: Any) -> Estimate:
     return run(meta, tasks, start)
+
+
+def _at_once(choices: Choices, meta: Tree, tasks: Any) -> int:
+    return choices(meta, tasks).at_once
 
 
 def _anything(meta: Tree, tasks: Any) -> None:

@@ -3,17 +3,13 @@
 from typing import Any
 
 import metastep as ms
-from metastep.core.tasks import task_count
 from metastep.step.compiled.engine import Compiled
 from metastep.step.compiled.inductor import Build, interpreted
-from metastep.step.mapped import at_once
 
 
 def compiling(*parts: Any, build: Build = interpreted, **options: Any) -> ms.MetaGradient:
     """A MetaGradient with compile=True, whose graphs become functions by `build`"""
     gradient = ms.MetaGradient(*parts, compile=True, **options)
-    engine = Compiled(
-        gradient.estimator, gradient.chunk_size, lambda tasks: at_once(tasks, task_count(tasks)), build=build
-    )
-    vars(gradient)["compiled"] = engine
+    at_once, memory = gradient.compiled._at_once, gradient.memory
+    vars(gradient)["compiled"] = Compiled(gradient.estimator, gradient.chunk_size, at_once, memory, build)
     return gradient

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 import metastep as ms
 from metastep.core.trees import Tree
-from metastep.step.compiled import engine, plan
+from metastep.step.compiled import engine
 from metastep.step.compiled.engine import Cost
 from metastep.step.compiled.inductor import Run, interpreted, unavailable
 from tests.core.helpers import by_autograd, case, relative_error
@@ -79,7 +79,7 @@ def test_numbers_in_batches_are_kinds_of_windows() -> None:
 
 def test_a_method_without_a_sweep_runs_eagerly() -> None:
     meta, tasks = vectors()
-    gradient = compiling(problem_of(branching), ms.FOMAML(), SGD, steps=2, chunk_size=1)
+    gradient = compiling(problem_of(branching), ms.methods.Reptile(), SGD, steps=2, chunk_size=1)
     gradient(meta, tasks)
     assert gradient.path.endswith("not compiled: the method is not a sweep over windows")
 
@@ -228,6 +228,36 @@ def test_an_attribute_that_changes_is_traced_again_and_then_no_more() -> None:
     assert gradient.path == "compiled, 3 tasks at a time"
 
 
+def test_a_frozen_layer_may_get_other_numbers() -> None:
+    net, tasks = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)).double(), case("regression").tasks
+    net[0].requires_grad_(False)
+    gradient = compiling(ms.few_shot(net, F.mse_loss), ms.MAML(), SGD, steps=2)
+    changes = [
+        lambda: net[0].weight.mul_(2),
+        lambda: setattr(net[0].weight, "data", 3 * net[0].weight.data),
+        lambda: setattr(net[0], "bias", nn.Parameter(net[0].bias + 1, requires_grad=False)),
+    ]
+    for change in changes:
+        change()
+        assert is_right(gradient, ms.parameters(net), tasks)
+        gradient.compiled._calls = 2  # the next call is not compared
+        assert is_right(gradient, ms.parameters(net), tasks)
+        assert gradient.path == "compiled, 3 tasks at a time"
+
+
+def test_the_default_precision_is_traced() -> None:
+    problem = problem_of(lambda w, meta, batch: ((w - batch) * torch.ones(4) / torch.tensor(3.0)).square().sum())
+    gradient, (meta, tasks) = compiling(problem, ms.MAML(), SGD, steps=2), vectors()
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            assert is_right(gradient, meta, tasks)
+    finally:
+        torch.set_default_dtype(before)
+    assert len(gradient.compiled._plans) == 2
+
+
 def test_the_mode_of_a_module_is_traced() -> None:
     net = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 1)).double()
     gradient, tasks = compiling(ms.few_shot(net, F.mse_loss), ms.MAML(), SGD, steps=2), case("regression").tasks
@@ -271,12 +301,12 @@ def test_a_compiling_gradient_is_a_value() -> None:
     assert pickle.loads(pickle.dumps(a)).compile
 
 
-def test_what_would_not_fit_into_memory_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MEMORY", 1000)
+def test_what_would_not_fit_into_memory_runs_eagerly() -> None:
     given, meta, tasks = case("regression")
-    gradient = compiling(given, ms.MAML(), SGD, steps=4)
+    gradient = compiling(given, ms.MAML(), SGD, steps=4, memory="1KB")
     assert is_right(gradient, meta, tasks)
-    assert gradient.path.endswith("not compiled: its windows would keep 0.0 GB, more than half of the memory")
+    assert "not compiled: its windows would keep" in gradient.path
+    assert gradient.path.endswith("MB, and 0.001 MB may be kept")
 
 
 def test_a_call_that_is_wrong_itself_ends_nothing() -> None:
@@ -295,7 +325,7 @@ def test_the_cost_of_compiling_is_estimated_without_compiling() -> None:
     assert 0 < cost.compiled < cost.eager
     assert cost.calls == pytest.approx(cost.compiling / (cost.eager - cost.compiled))
     with pytest.raises(ms.MetastepError, match="compile nothing: the method is not a sweep over windows"):
-        ms.MetaGradient(given, ms.FOMAML(), SGD, steps=8).compile_cost(meta, tasks)
+        ms.MetaGradient(given, ms.methods.Reptile(), SGD, steps=8).compile_cost(meta, tasks)
 
 
 def test_when_compiling_pays() -> None:

@@ -46,6 +46,7 @@ def test_a_plan_gives_the_derivative_of_the_outer_loss(problem: str, name: str, 
 
 
 SWEEPS = {
+    "first order": ms.FOMAML(),
     "truncated": ms.methods.Truncated(depth=2),
     "central differences": ms.methods.HFMAML(delta=0.01),
     "forward over reverse": Swept(curvature=ms.curvature.exact_forward),

@@ -22,6 +22,7 @@ from metastep.step.compiled.frozen import Frozen
 from metastep.step.compiled.graphs import UntraceableError
 from metastep.step.compiled.inductor import Build, built, interpreted, unavailable
 from metastep.step.compiled.plan import DrawsError, Found, Plan
+from metastep.step.memory import Memory, in_bytes
 
 PLANS = 4
 SMALL = 2**14  # numbers of θ and of a task: with fewer, calling kernels costs more than what they compute
@@ -71,14 +72,21 @@ class Compiled:
     Args:
         estimator: The method on one task.
         chunk_size: Tasks at a time; by a rule of their size if None.
-        at_once: How many tasks `eager` takes at a time: random numbers are drawn as it draws them.
+        at_once: How many tasks `eager` takes at a time, of (meta, tasks): random numbers are drawn as it draws them.
+        memory: What windows may keep for the way back, as for a MetaGradient.
         build: What makes a function of a graph.
     """
 
     def __init__(
-        self, estimator: Estimator, chunk_size: int | None, at_once: Callable[[Any], int], build: Build = built
+        self,
+        estimator: Estimator,
+        chunk_size: int | None,
+        at_once: Callable[[Tree, Any], int],
+        memory: Memory = None,
+        build: Build = built,
     ) -> None:
-        self._estimator, self._chunk_size, self._at_once, self._build = estimator, chunk_size, at_once, build
+        self._estimator, self._chunk_size, self._at_once = estimator, chunk_size, at_once
+        self._memory, self._build = memory, build
         loop, sweep = estimator.loop, estimator.sweep
         self._frozen = Frozen(*loop.problem[:3], loop.inner, sweep and sweep.curvature)
         self._plans: dict[Any, Plan] = {}
@@ -143,7 +151,7 @@ class Compiled:
         Raises:
             MetastepError: Nothing would be compiled; the message says why.
         """
-        trial = Compiled(self._estimator, self._chunk_size, self._at_once, interpreted)
+        trial = Compiled(self._estimator, self._chunk_size, self._at_once, self._memory, interpreted)
         for _ in range(2):  # the first call traces
             trial(meta, tasks, eager)
         if trial.reason is not None:
@@ -163,12 +171,12 @@ class Compiled:
     def _run(self, meta: Tree, tasks: Any) -> Estimate:
         (theta, nesting), (leaves, spec) = tree_flatten(meta), tree_flatten(tasks)
         theta, leaves = [x.detach() for x in theta], [x.detach() for x in leaves]
-        number, frozen, parts = leaves[0].shape[0], self._frozen(), []
-        size = self._size(theta, leaves, number, tasks)
+        number, frozen, parts = leaves[0].shape[0], (self._frozen(), self._frozen.surroundings()), []
+        size = self._size(theta, leaves, number, lambda: self._at_once(meta, tasks))
         with torch.no_grad():
             for i in range(0, number, size):
                 part = [x[i] for x in leaves] if size == 1 else [x[i : i + size] for x in leaves]
-                key = (nesting, spec, size == 1, _layouts(theta), _layouts(part), frozen, torch.get_num_threads())
+                key = (nesting, spec, size == 1, _layouts(theta), _layouts(part), frozen)
                 plan = self._plans.get(key)
                 if plan is None:
                     task_count(tasks)  # looks whether they are tasks
@@ -177,10 +185,10 @@ class Compiled:
             self.path = f"compiled, {_tasks(size)}"
             return _mean(parts, number, nesting)
 
-    def _size(self, theta: Tensors, leaves: Tensors, number: int, tasks: Any) -> int:
+    def _size(self, theta: Tensors, leaves: Tensors, number: int, at_once: Callable[[], int]) -> int:
         """Small tasks all at once, large ones one by one; if they draw random numbers, as eager execution does"""
         if self._chunk_size or self._draws:
-            return min(self._chunk_size or self._at_once(tasks), number)
+            return min(self._chunk_size or at_once(), number)
         one = sum(x.numel() for x in theta) + sum(x.numel() for x in leaves) // number
         return min(number, MAPPED) if one <= SMALL else 1
 
@@ -190,7 +198,8 @@ class Compiled:
                 f"there are more than {PLANS} kinds of calls, which differ in shapes or in values that a loss reads"
             )
         before, began = generators(), time.perf_counter()
-        plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws)
+        room = in_bytes(self._memory, tree_leaves(meta)[0].device)
+        plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws, room)
         set_generators(before)
         self._calls = 0
         self.cost = self.cost._replace(compiling=self.cost.compiling + time.perf_counter() - began)

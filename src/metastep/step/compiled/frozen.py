@@ -9,7 +9,9 @@ from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 _PLAIN = (bool, int, float, complex, str, bytes, NoneType)
 _KNOWN = ("torch", "metastep")  # whose globals and attributes do not change
@@ -37,6 +39,12 @@ class Frozen:
     def __call__(self) -> tuple[Any, ...]:
         """Return what is there now. Equal keys mean that a trace would be the same, as far as can be seen."""
         return tuple([read() for read in self._readers])
+
+    @staticmethod
+    def surroundings() -> tuple[Any, ...]:
+        """Return what a trace reads of the process."""
+        hooks = len(_global_forward_hooks), len(_global_forward_pre_hooks)
+        return torch.get_num_threads(), torch.get_default_dtype(), torch.get_float32_matmul_precision(), hooks
 
     def _add(self, found: Any) -> list[Any]:
         if isinstance(found, nn.Module):
@@ -96,7 +104,12 @@ def _names(code: CodeType) -> set[str]:
 
 def _looks(value: Any) -> Any:
     """A plain value itself; of a tensor or a function, which one it is"""
-    return (type(value), value) if isinstance(value, _PLAIN) else id(value)
+    return (type(value), value) if isinstance(value, _PLAIN) else _which(value)
+
+
+def _which(value: Any) -> Any:
+    """Which object it is, and of a tensor, where its numbers are: `x.data = …` puts others in their place"""
+    return (id(value), value.data_ptr()) if isinstance(value, Tensor) and value.layout is torch.strided else id(value)
 
 
 def _reader_of(part: nn.Module) -> Callable[[], Any]:
@@ -104,7 +117,7 @@ def _reader_of(part: nn.Module) -> Callable[[], Any]:
     own = vars(part)
     names = [name for name, value in own.items() if isinstance(value, _PLAIN)]
     kept = [own[kind] for kind in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")]
-    return lambda: (*map(own.get, names), *[tuple(map(id, each.values())) for each in kept])
+    return lambda: (*map(own.get, names), *[tuple(map(_which, each.values())) for each in kept])
 
 
 # ---- whether two functions are the same

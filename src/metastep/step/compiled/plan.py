@@ -1,6 +1,5 @@
 """A reverse sweep as a plan: two compiled functions for each kind of window, and a loop over lists of tensors."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +19,6 @@ from metastep.step.compiled.tracing import Functions
 from metastep.step.compiled.window import WindowKind, compiled_window
 
 KINDS = 4  # of windows: one whose batch holds numbers, or whose optimizer looks at the step, would be each its own
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else float("inf")  # bytes
-
 Tensors = list[Tensor]
 
 
@@ -64,6 +61,7 @@ class Plan:
         mapped: Whether `tasks` is stacked.
         build: What makes a function of a graph: `inductor.built`, or `inductor.interpreted`.
         draws: Whether losses may draw random numbers.
+        room: Bytes that windows may keep for the way back.
 
     Raises:
         DrawsError: They do, and may not.
@@ -71,18 +69,25 @@ class Plan:
     """
 
     def __init__(
-        self, estimator: Estimator, meta: Tree, tasks: Any, mapped: bool, build: Build, draws: bool = False
+        self,
+        estimator: Estimator,
+        meta: Tree,
+        tasks: Any,
+        mapped: bool,
+        build: Build,
+        draws: bool = False,
+        room: float = float("inf"),
     ) -> None:
         self._build, self._draws, self._made = build, draws, Functions(estimator, meta, tasks, mapped)
         made, windows, depth = self._made, self._made.batches, self._made.sweep.depth
         self._weights = None if estimator.weights is None else require_one_each(estimator.weights, windows)
-        self._cut = max(0, len(windows) - depth) if depth else 0
+        self._cut = 0 if depth is None else max(0, len(windows) - depth)
         taken = [made.first + sum(window.steps for window in windows[:k]) for k in range(len(windows))]
         self._counts = [torch.tensor(float(k), dtype=torch.float64) for k in taken]
         state, batches = self._begin(made.theta, made.task)
         self._memory = [torch.zeros_like(x) for x in state[made.number :]]
         self._kinds = self._compiled_windows(state, batches)
-        _require_room(sum(kind.saved for kind in self._kinds[self._cut :]))
+        _require_room(sum(kind.saved for kind in self._kinds[self._cut :]), room)
         self._ahead = [kind.ahead(count) for kind, count in zip(self._kinds, self._counts, strict=True)]
         self._outer = self._compiled_outer(state[: made.number])
         self._pull, self._reached = made.pull_begin(state)
@@ -108,7 +113,8 @@ class Plan:
                 pair = made.pair(k, memory, state, table, batch)
                 self._require_draws(pair.traced)
                 given = [*state, *made.theta, self._counts[k], *table, *batch, *made.task]
-                kind = compiled_window(k, before, pair, given, len(state) + len(made.theta), self._build)
+                place, swept = len(state) + len(made.theta), self._cut < len(batches)
+                kind = compiled_window(k, before, pair, given, place, self._build, swept)
                 known.append(kind)
             kinds.append(kind)
             memory, state = kind.memory, kind.after
@@ -196,10 +202,10 @@ class Plan:
         return [torch.tensor(row, dtype=torch.float64) for row in rows]
 
 
-def _require_room(size: int) -> None:
-    """Refuse to keep what would take more than half of the memory; autograd keeps less where it has to"""
-    if size > MEMORY / 2:
-        raise UntraceableError(f"its windows would keep {size / 1e9:.1f} GB, more than half of the memory")
+def _require_room(size: int, room: float) -> None:
+    """Refuse to keep what does not fit; autograd keeps less where it has to"""
+    if size > room:
+        raise UntraceableError(f"its windows would keep {size / 1e6:.3g} MB, and {room / 1e6:.3g} MB may be kept")
 
 
 def _scaled(factor: Any, tensors: Tensors) -> Tensors:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from metastep.step.compiled.graphs import Draw, Traced, hoist, is_tangent, placeholders, reached, set_outputs
 from metastep.step.compiled.inductor import Build, Run, cut
@@ -68,7 +69,9 @@ class WindowKind(NamedTuple):
         return [by_place[i] if i in by_place else torch.zeros_like(along[i]) for i in range(size)]
 
 
-def compiled_window(k: int, before: tuple[Any, int], pair: Pair, given: Tensors, step: int, build: Build) -> WindowKind:
+def compiled_window(
+    k: int, before: tuple[Any, int], pair: Pair, given: Tensors, step: int, build: Build, swept: bool
+) -> WindowKind:
     """Compile window k.
 
     Args:
@@ -78,22 +81,26 @@ def compiled_window(k: int, before: tuple[Any, int], pair: Pair, given: Tensors,
         given: Its inputs.
         step: The place of the number of steps among them.
         build: What makes a function of a graph.
+        swept: Whether any window is pulled back.
     """
     ahead, found = hoist(pair.traced, step)
     choose_products(found.graph)
     names = [str(node.target) for node in placeholders(found.graph)]
     primals, tangents = [name for name in names if not is_tangent(name)], [name for name in names if is_tangent(name)]
     alive = _drop_zeros(found, pair.states)
-    forward, backward = cut(found.graph, pair.states)
+    forward, backward = cut(found.graph, pair.states) if swept else (_alone(found.graph, pair.states), None)
     inputs = [primals.index(str(node.target)) for node in placeholders(forward)]
-    along = [tangents.index(str(node.target)) for node in placeholders(backward) if is_tangent(str(node.target))]
+    taken = [str(node.target) for node in placeholders(backward)] if backward is not None else []
+    along = [tangents.index(name) for name in taken if is_tangent(name)]
     # `given` is laid out as the graph has it: what was held, drawn and known ahead follows in this order.
     examples = [*given, *found.held, *(draw() for draw in found.draws), *ahead(given[step])]
     run = build(forward, [examples[i] for i in inputs], pair.states)
     results = list(run([examples[i] for i in inputs]))
     after, saved = results[: pair.states], results[pair.states :]
-    pull = build(backward, [*saved, *[torch.zeros_like(after[i]) for i in along]], None)
-    nodes = len(forward.graph.nodes) + len(backward.graph.nodes)
+    pull: Run = _nothing
+    if backward is not None:
+        pull = build(backward, [*saved, *[torch.zeros_like(after[i]) for i in along]], None)
+    nodes = sum(len(graph.graph.nodes) for graph in (forward, backward) if graph is not None)
     size = _bytes(saved, given[before[1] :])
     return WindowKind(
         k, before, pair.memory, after, ahead, found.held, found.draws, nodes, size, run, inputs, pull, along, alive
@@ -107,6 +114,20 @@ def _drop_zeros(found: Traced, outputs: int) -> list[int]:
     alive = [i for i, result in enumerate(results[outputs:]) if result in by_along]
     set_outputs(found.graph, [*results[:outputs], *[results[outputs + i] for i in alive]])
     return alive
+
+
+def _alone(graph: GraphModule, outputs: int) -> GraphModule:
+    """The window without its pullback, and the inputs that it uses"""
+    set_outputs(graph, list(graph.graph.output_node().args[0])[:outputs])  # type: ignore[arg-type]
+    for node in placeholders(graph):
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return graph
+
+
+def _nothing(args: Tensors) -> Tensors:
+    return []
 
 
 def _bytes(saved: Tensors, given: Tensors) -> int:
