@@ -85,6 +85,14 @@ class Sweep(NamedTuple):
     depth: int | None = None
 
 
+class Solved(NamedTuple):
+    """Say what `implicit` solves, so that a faster engine can do the same."""
+
+    solver: Solver
+    curvature: Curvature
+    solved_for: Problem | None
+
+
 class Estimator(NamedTuple):
     """Apply a method to one task: call it with (meta, task) for an `Estimate`.
 
@@ -95,6 +103,7 @@ class Estimator(NamedTuple):
         estimate: The function that a call guards.
         weights: One for the outer loss after each window (MAML++). The last loss alone counts if left out.
         sweep: What is differentiated, if the estimate is the reverse sweep of `unrolled`.
+        solved: What is solved, if the estimate is that of `implicit`.
 
     Example:
         >>> import torch
@@ -111,6 +120,7 @@ class Estimator(NamedTuple):
     estimate: Callable[[Tree, Any], Estimate]
     weights: Sequence[float] | Tensor | None = None
     sweep: Sweep | None = None
+    solved: Solved | None = None
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
         return self._guarded(self.estimate, meta, task)  # type: ignore[no-any-return]
@@ -341,7 +351,7 @@ def implicit(
         last = (loop._replace(problem=solved_for).windows(task) if solved_for else windows)[-1]
         return implicit_at(loop, solver, curvature, last, state, meta, task)
 
-    return Estimator(loop, estimate)
+    return Estimator(loop, estimate, solved=Solved(solver, curvature, solved_for))
 
 
 def implicit_at(

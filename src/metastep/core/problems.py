@@ -16,7 +16,7 @@ from metastep.core.modules import apply, require_usable, theta_of
 from metastep.core.optimizers import State
 from metastep.core.options import Bound, require_number
 from metastep.core.random import orders, stream
-from metastep.core.trees import Tree, dot, map_tree, shapes, subtract, tree_leaves
+from metastep.core.trees import Tree, map_tree, shapes, subtract, tree_leaves
 from metastep.core.value import Value
 from metastep.core.windows import Loss, Problem, Window
 from metastep.errors import MetastepError
@@ -422,8 +422,8 @@ def proximal(problem: Problem, strength: float) -> Problem:
         start = undrawn(lambda meta: _params(problem.start(meta, task)), "the start of a problem")
 
         def regularised(params: Tree, meta: Tree, batch: Any) -> Tensor:
-            away = subtract(params, start(meta))
-            return loss(params, meta, batch) + strength / 2 * dot(away, away)
+            away = [x.reshape(-1) for x in tree_leaves(subtract(params, start(meta)))]
+            return loss(params, meta, batch) + strength / 2 * sum(torch.vdot(x, x).real for x in away)
 
         return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 

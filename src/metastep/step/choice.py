@@ -73,7 +73,7 @@ class Choices:
         return self._with(size, sizes, keep, device)
 
     def _with(self, size: int, sizes: Sizes, keep: Keep, device: torch.device) -> Chosen:
-        windows = len(self._loop.lengths)
+        windows = 1 if self._estimator.solved else len(self._loop.lengths)
         schedule = schedule_for(in_bytes(self._memory, device) // size, windows, sizes)
         if size > 1:
             schedule = schedule._replace(on_disk=False)  # vmap keeps nothing on disk

@@ -23,7 +23,7 @@ class Pull(Protocol):
     """Pull cotangents of results back to φ and θ."""
 
     def __call__(self, along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
-        """keep: whether the graph is needed again."""
+        """keep: the graph is needed again, and what reaches θ may be left out."""
 
 
 class Autograd:
@@ -119,7 +119,8 @@ def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, met
 
     def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
         pairs = [(x, along[i]) for i, x in reached if along[i] is not None]
-        found = _grad(graph, [x for x, _ in pairs], at, [d for _, d in pairs], retain_graph=keep)
+        asked = leaves if keep else at
+        found = _grad(graph, [x for x, _ in pairs], asked, [d for _, d in pairs], retain_graph=keep)
         return found[:size], found[size:]
 
     return pull

@@ -15,12 +15,13 @@ from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient, count_product, uncounted
 from metastep.core.curvature import exact
 from metastep.core.derivatives import followable, followed
-from metastep.core.estimators import Estimate, Estimator, Final
+from metastep.core.estimators import Estimate, Estimator, Final, Solved
 from metastep.core.guards import require_unwritten, session, undrawn, versions
 from metastep.core.memory import kept_bytes
 from metastep.core.random import generators, set_generators
+from metastep.core.solvers import ConjugateGradient, Neumann
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, tree_leaves
+from metastep.core.trees import Tree, dot, tree_leaves
 from metastep.core.windows import Window, outer_value
 from metastep.errors import MetastepError
 from metastep.step.differentiate import Autograd, Functional, Known, Loss, Pull, Tensors
@@ -34,9 +35,10 @@ SAME = 1e-3  # relative: a GPU's sums may differ from call to call
 
 def refusal(estimator: Estimator) -> str | None:
     """Return why this engine does not serve a method, or None if it does."""
-    if estimator.sweep is None:
+    served = estimator.sweep or estimator.solved
+    if served is None:
         return "the method is no sweep over windows"
-    return None if estimator.sweep.curvature is exact else "second-order products are not exact"
+    return None if served.curvature is exact else "second-order products are not exact"
 
 
 class Passage(NamedTuple):
@@ -82,23 +84,22 @@ class Sweep:
     """One sweep over the windows of one task."""
 
     def __init__(self, estimator: Estimator, schedule: Schedule, back: Backend, meta: Tree, task: Any) -> None:
-        assert estimator.sweep is not None
         self._loop, self._task, self._schedule, self._back = estimator.loop, task, schedule, back
         self._nesting = Nesting(meta)
         self._theta = self._back.watched(self._nesting.leaves(meta))
         self._meta = self._nesting.tree(self._theta)
         self._windows = self._loop.windows(task)
         self._weights = None if estimator.weights is None else require_one_each(estimator.weights, self._windows)
-        depth = estimator.sweep.depth
+        self._solved, depth = estimator.solved, estimator.sweep and estimator.sweep.depth
         self._cut = 0 if depth is None else max(0, len(self._windows) - depth)
         self._start, self._by_start = self._begin()
         self._total: Known = [None] * len(self._theta)
 
     def estimate(self) -> Estimate:
         """Return the outer loss, the meta-gradient, the metrics and the last state."""
-        at = self._start
-        for window in self._windows[: self._cut]:
-            at = self._move(window, at)
+        if self._solved:
+            return self._implicit(self._solved)
+        at = self._moved(self._windows[: self._cut])
         judged: Any = None
         for first, passages, end in self._blocks(at):
             if judged is None:
@@ -111,6 +112,29 @@ class Sweep:
                     earlier, more, _ = self._judge(passage.before, k - 1)
                     loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
         return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)))
+
+    def _implicit(self, solved: Solved) -> Estimate:
+        """As `core.estimators.implicit`, with one graph of ∂G/∂φ for all products of the solver"""
+        loop, end = self._loop, self._moved(self._windows)
+        loss, adjoint, metrics = self._judge(end, -1)
+        windows = loop._replace(problem=solved.solved_for).windows(self._task) if solved.solved_for else self._windows
+        with uncounted():
+            grads, pull = self._gradient(windows[-1], end)
+        layout = Layout(self._motion.nesting, grads, solved.solver)
+
+        def product(direction: Tree) -> Tree:
+            count_product()
+            h = pull(layout.leaves(direction), keep=True)[0]
+            return layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
+
+        b = layout.tree(self._motion.parted(adjoint.params))
+        warm = {} if loop.solution is None else {"start": layout.tree(self._motion.nesting.leaves(loop.solution))}
+        solution = layout.leaves(solved.solver(product, b, **warm))
+        count_product()
+        c = pull(solution)[1]
+        self._gather([x if x is None else -x for x in c])
+        kept = Final(self._motion.state(end), self._motion.nesting.tree(solution))
+        return Estimate(loss, self._gathered(), metrics, kept)
 
     def examine(self) -> Sizes:
         """Look at the first window that is swept, and return what it takes. It leaves nothing behind."""
@@ -191,6 +215,9 @@ class Sweep:
         swept = adjoint.memory and not self._cut
         memory = adjoint.memory if swept else [None] * len(self._start.memory)
         self._gather(self._by_start([*adjoint.params, *(memory or ())])[1])
+        return self._gathered()
+
+    def _gathered(self) -> Tree:
         found = [torch.zeros_like(t) if x is None else x for x, t in zip(self._total, self._theta, strict=True)]
         return self._nesting.tree([x.detach() for x in found])
 
@@ -235,10 +262,13 @@ class Sweep:
         after, by_steps = self._motion.advance(at, grads, self._theta, window.steps)
         return Passage(at, by_gradient, by_steps), after
 
-    def _move(self, window: Window, at: At) -> At:
-        """The same for a window that is not swept"""
-        grads = self._gradient(window, at, swept=False)[0]
-        return self._motion.advance(at, grads, self._theta, window.steps)[0]
+    def _moved(self, windows: list[Window]) -> At:
+        """The state after windows from the start that are not swept"""
+        at = self._start
+        for window in windows:
+            grads = self._gradient(window, at, swept=False)[0]
+            at = self._motion.advance(at, grads, self._theta, window.steps)[0]
+        return at
 
     def _gradient(self, window: Window, at: At, swept: bool = True) -> tuple[Tensors, Pull]:
         count_gradient()
@@ -288,3 +318,20 @@ class Sweep:
 
 def _no_pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
     raise AssertionError("a window that is not swept has no graph")
+
+
+class Layout:
+    """How a linear system is handed to its solver: as one vector to ours, as a tree to a user's own."""
+
+    def __init__(self, nesting: Nesting, like: Tensors, solver: Any) -> None:
+        self._nesting, self._shapes, self._sizes = nesting, [x.shape for x in like], [x.numel() for x in like]
+        plain = type(solver) is ConjugateGradient and solver.dot is dot
+        self._together = plain or type(solver) is Neumann
+
+    def tree(self, leaves: Tensors) -> Tree:
+        return torch.cat([x.reshape(-1) for x in leaves]) if self._together else self._nesting.tree(leaves)
+
+    def leaves(self, tree: Tree) -> Tensors:
+        if not self._together:
+            return self._nesting.leaves(tree)
+        return [x.view(shape) for x, shape in zip(torch.split(tree, self._sizes), self._shapes, strict=True)]
