@@ -248,6 +248,44 @@ def test_the_clock_is_asked_once_and_told() -> None:
     assert again.path.startswith("autograd, 3 tasks at a time")
 
 
+def test_the_choice_of_the_clock_is_a_part_of_the_state() -> None:
+    problem, params, tasks = case("regression")
+    gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.1), steps=2, benchmark=True)
+    meta = {name: p.detach().clone().requires_grad_() for name, p in params.items()}
+    step = ms.MetaStep(gradient, meta, torch.optim.SGD(meta.values(), lr=0.1))
+    step(tasks)
+    state = step.state_dict()
+    (kind,) = state["choices"]
+    other = {1: 3, 3: 1}[state["choices"][kind]]
+    step.load_state_dict(state | {"choices": {kind: other}})
+    step(tasks)
+    assert gradient.path.startswith({1: "autograd, one task after", 3: "autograd, 3 tasks at a time"}[other])
+
+
+# ---- autocast
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("inner", [ms.SGD(0.1, momentum=0.9), ms.Adam(0.01, eps=1e-3)])
+def test_losses_run_in_the_precision_of_autocast_and_states_do_not(inner: Any, chunk: int) -> None:
+    problem, params, tasks = case("regression")
+    params, tasks = ms.trees.map_tree(torch.Tensor.float, (params, tasks))
+
+    def found(how: ms.methods.Method) -> ms.Estimate:
+        gradient = ms.MetaGradient(problem, how, inner, steps=4, chunk_size=chunk)
+        return gradient(params, tasks, keep="state")
+
+    plain = found(ms.MAML())
+    with torch.autocast("cpu", torch.bfloat16):
+        cast, stored = found(ms.MAML()), found(ms.methods.Reference())
+        assert torch.is_autocast_cache_enabled()
+    kept = ms.trees.leaves((cast.grad, cast.state.params, cast.state.memory))
+    assert {x.dtype for x in kept} == {torch.float32}
+    assert not close(cast, plain, 1e-5)
+    assert close(cast, plain, 0.1)
+    assert close(cast, stored, 1e-5)
+
+
 def test_what_is_transformed_goes_by_the_specification() -> None:
     problem, meta, tasks = case("regression")
     gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.1), steps=2)

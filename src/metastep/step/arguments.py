@@ -202,7 +202,7 @@ def require_scheduler(scheduler: Any, optimizer: Optimizer) -> None:
 
 def require_state(state: Any, leaves: list[Tensor], optimizer: Optimizer, scheduler: Any) -> None:
     """Refuse a saved state that belongs to another MetaStep, before anything of it is loaded."""
-    parts = ("meta", "optimizer", "scheduler", "updates")
+    parts = ("meta", "optimizer", "scheduler", "updates", "choices")
     if not isinstance(state, Mapping) or not all(part in state for part in parts):
         raise MetastepError(
             f"this is not what MetaStep.state_dict() returned: that has {', '.join(parts)}. Load the parameters of a "

@@ -52,6 +52,11 @@ class Choices:
         self.measured: dict[str, int] = {}
         """Tasks at a time by kind, as the clock has chosen."""
 
+    def repeat(self, measured: dict[str, int]) -> None:
+        """Choose as an earlier run has measured."""
+        self.measured.update(measured)
+        self._chosen.clear()
+
     def __call__(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Chosen:
         number, reason = task_count(tasks), refusal(self._estimator) or _not_here()
         if reason:

@@ -6,6 +6,7 @@ are mapped by vmap, by torch.func. Whatever is kept, the same operations run, so
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +42,17 @@ def refusal(estimator: Estimator) -> str | None:
     return None if served.curvature is exact else "second-order products are not exact"
 
 
+@contextmanager
+def _casting_anew() -> Iterator[None]:
+    """An active autocast would keep what it casts, φ of every window, until it ends"""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
 class Passage(NamedTuple):
     """Keep what the sweep needs of one window: the state before it, and how its two halves are pulled back."""
 
@@ -74,7 +86,7 @@ def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *,
 
 def _guarded(sweep: Callable[[Tree, Any], Any], meta: Tree, task: Any) -> Any:
     before = versions(task)
-    with torch.no_grad(), explained(meta), session():
+    with torch.no_grad(), explained(meta), session(), _casting_anew():
         found = sweep(*followable((meta, task)))
     require_unwritten(task, before)
     return found

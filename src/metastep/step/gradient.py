@@ -58,6 +58,9 @@ class Engine(NamedTuple):
 class MetaGradient(Value, Checked):
     """Describe a meta-gradient; called with (meta, tasks), it gives an `Estimate`.
 
+    Inside of torch.autocast, losses run in its precision. States of inner loops and the sweep through them stay in the
+    precision of φ.
+
     A MetaGradient is immutable and printable. Two are equal if their parts are. It pickles if its functions do.
     Several threads may call it; one computes at a time.
 

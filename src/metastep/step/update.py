@@ -163,7 +163,8 @@ class MetaStep(Checked):
         """Return all that an interrupted training needs to continue.
 
         Returns:
-            A dict with the leaves of meta, the states of optimizer and scheduler, and the number of updates.
+            A dict with the leaves of meta, the states of optimizer and scheduler, the number of updates, and what the
+            clock has chosen (`benchmark=True`), so that a resumed training repeats it.
         """
         self.settle()
         return {
@@ -171,6 +172,7 @@ class MetaStep(Checked):
             "optimizer": deepcopy(self.optimizer.state_dict()),  # PyTorch hands out the tensors that it goes on with
             "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
             "updates": self.updates,
+            "choices": self.gradient.choices.measured.copy(),
         }
 
     @torch.no_grad()
@@ -191,6 +193,7 @@ class MetaStep(Checked):
         for leaf, saved in zip(leaves, state["meta"], strict=True):
             leaf.copy_(saved)
         self.updates = state["updates"]
+        self.gradient.choices.repeat(state["choices"])
         self._update = self._how()
 
     def _how(self) -> Update:
