@@ -328,7 +328,7 @@ class NoLook(TorchDispatchMode):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_nothing_waits_for_the_device(name: str, optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "metastep.core.rates._is_rate", lambda rate: True
+        "metastep.core.options._lies_in", lambda number, bound: True
     )  # it looks at numbers and at the CPU's tensors
     method, (target, guided) = replace(METHODS[name], optimizer=DECAYED[optimizer]), parts()
     state, (batch,) = initial_state(method, target, guided), batches(1)

@@ -61,7 +61,7 @@ def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction
     """Exact, by forward mode, which `normalising` is written out for; φ before the first window owes nothing to θ, so
     that nobody asks for (∂²L/∂φ²)·direction there
     """
-    return (mixed if window is first else exact_forward)(window, params, meta, direction)
+    return (mixed if window.loss is first.loss else exact_forward)(window, params, meta, direction)
 
 
 def mixed(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
