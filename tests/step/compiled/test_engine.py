@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import metastep as ms
-from metastep.core.trees import Tree
+from metastep.core.trees import Tree, map_tree
 from metastep.step.compiled import engine
 from metastep.step.compiled.engine import Cost
 from metastep.step.compiled.inductor import Run, interpreted, unavailable
@@ -286,6 +286,25 @@ def test_annealed_coefficients_are_right_at_every_call() -> None:
         box["factor"] *= 0.9
         assert is_right(gradient, meta, tasks)
     assert "not compiled: there are more than 4 kinds of calls" in gradient.path
+
+
+# ---- the door
+
+
+def test_steps_losses_and_lists_of_tasks_are_compiled() -> None:
+    tasks, found = case("regression").tasks, []
+    for make in (compiling, ms.MetaGradient):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1)).double()
+        gradient = make(ms.few_shot(net, F.mse_loss), ms.MetaSGD(), ms.SGD(lr=0.1, momentum=0.9), steps=3)
+        meta = gradient.init(net)
+        step = ms.MetaStep(gradient, meta, torch.optim.Adam(ms.trees.leaves(meta), lr=1e-2), clip=1.0)
+        for _ in range(3):
+            step(tasks)
+        gradient.loss(meta, [map_tree(lambda x, i=i: x[i], tasks) for i in range(3)]).backward()
+        found.append([meta, map_tree(lambda x: x.grad, meta)])
+        assert gradient.path.startswith("compiled") == gradient.compile
+    assert relative_error(*found) < 1e-9
 
 
 # ---- the description
