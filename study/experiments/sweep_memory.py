@@ -11,14 +11,12 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import metastep as ms
 from metastep.core.memory import peak_bytes
-from metastep.core.windows import InnerLoop
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.bench.machines import peak_resident_mib
@@ -31,18 +29,9 @@ DEVICE, TASKS = ("cuda", 16) if torch.cuda.is_available() else ("cpu", 1)
 INNER = ms.SGD(0.1, momentum=0.9, weight_decay=1e-4)
 
 
-@dataclass(frozen=True, repr=False)
-class Recomputed(ms.methods.Method):
-    """Exact MAML that stores one state of every segment of about √T, and runs each segment again on the way back."""
-
-    def estimator(self, loop: InnerLoop) -> ms.estimators.Estimator:
-        return ms.estimators.unrolled(loop, store_every=max(1, round(len(loop.lengths) ** 0.5)))
-
-
 METHODS = {
     "first_order": ms.FOMAML(),
     "maml": ms.MAML(),
-    "maml_recompute": Recomputed(),
     "maml_autograd": ms.methods.Reference(),
 }
 

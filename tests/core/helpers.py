@@ -213,11 +213,10 @@ class Swept(ms.methods.Method):
     window: Steps = 1
     curvature: ms.curvature.Curvature = ms.curvature.exact
     depth: int | None = None
-    store_every: int = 32
     weights: tuple[float, ...] | None = None
 
     def estimator(self, loop: InnerLoop) -> ms.estimators.Estimator:
-        return ms.estimators.unrolled(loop, self.curvature, self.depth, self.store_every, self.weights)
+        return ms.estimators.unrolled(loop, self.curvature, self.depth, self.weights)
 
 
 def by_autograd(gradient: ms.MetaGradient, meta: Tree, tasks: Any) -> ms.Estimate:

@@ -317,7 +317,7 @@ def test_implicit_gradients_learn_a_disjoint_theta_too() -> None:
     loop = inner_loop(problem, ms.SGD(0.1), 200)
     task, meta = ms.Task((x, y), (xq, yq)), randn(3, scale=0.3)
     implicit = ms.estimators.implicit(loop, CG(3))(meta, task)
-    assert relative_error(implicit.grad, ms.estimators.unrolled(loop, store_every=25)(meta, task).grad) < 1e-9
+    assert relative_error(implicit.grad, ms.estimators.unrolled(loop)(meta, task).grad) < 1e-9
 
 
 SOLVERS: dict[str, ms.solvers.Solver] = {"neumann": ms.solvers.Neumann(steps=200, rate=0.3)}
@@ -519,6 +519,6 @@ def test_weights_combine_with_recomputed_segments() -> None:
     weights = (0.1, 0.2, 0.3, 0.4)
     found, expected = (
         ms.MetaGradient(p, method, DYNAMICS["adam"], steps=STEPS)(meta, tasks).grad
-        for method in (Swept(window=2, weights=weights, store_every=3), ms.methods.Reference(window=2, weights=weights))
+        for method in (Swept(window=2, weights=weights), ms.methods.Reference(window=2, weights=weights))
     )
     assert relative_error(found, expected) < 1e-9

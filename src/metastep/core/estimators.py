@@ -2,7 +2,8 @@
 
 The unrolled estimator is the Lagrangian recursion of the paper, Λ_{k−1} = Λ_k ∂Φ̂_k/∂s, as a reverse sweep over
 windows. It returns a gradient, so nobody differentiates the unroll. It stores one window's graph and one state per
-window (with SGD: φ; with Adam: φ, both moments and the gradient). Beyond 32 windows it stores every 32nd state.
+window (with SGD: φ; with Adam: φ, both moments and the gradient). `step/eager.py` computes the same faster, within a
+budget of memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metastep.core.checkpointing import STORED, rewind, store
 from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient
 from metastep.core.curvature import Curvature, exact
@@ -175,7 +175,6 @@ def unrolled(
     loop: InnerLoop,
     curvature: Curvature = exact,
     depth: int | None = None,
-    store_every: int = STORED,
     weights: Sequence[float] | Tensor | None = None,
 ) -> Estimator:
     """Return the reverse sweep over the windows, as a function (meta, task) -> Estimate.
@@ -184,8 +183,6 @@ def unrolled(
         loop: The inner loop.
         curvature: How second-order products are computed.
         depth: Sweep the last `depth` windows only (truncation); all if left out.
-        store_every: Beyond that many windows, store every such state only, and run the windows between again on the
-            way back.
         weights: One for each window. The outer loss is then Σ weight · loss after that window (MAML++).
 
     Returns:
@@ -200,12 +197,12 @@ def unrolled(
         >>> net = torch.nn.Linear(2, 1)
         >>> problem = ms.few_shot(net, torch.nn.functional.mse_loss)
         >>> gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=100)
-        >>> estimator = ms.estimators.unrolled(gradient.loop, store_every=10)
+        >>> estimator = ms.estimators.unrolled(gradient.loop, depth=10)
         >>> batch = torch.randn(6, 2), torch.randn(6, 1)  # one task
         >>> estimator(ms.parameters(net), ms.Task(batch, batch)).grad["bias"].shape
         torch.Size([1])
     """
-    require_positive(store_every=store_every, depth=1 if depth is None else depth)
+    require_positive(depth=1 if depth is None else depth)
     if depth and weights is not None:
         raise MetastepError("depth and weights exclude each other: a weighted loss before the cut would have no sweep.")
 
@@ -214,14 +211,15 @@ def unrolled(
         weight = None if weights is None else require_one_each(weights, windows)
         cut = max(0, len(windows) - depth) if depth else 0
         state = loop.run(windows[:cut], loop.begin(meta, task), meta)
-        storage, state = store(loop, windows[cut:], state, meta, store_every)
+        points, state = loop.traverse(windows[cut:], state, meta)
 
         final = Final(state)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
             loss, adjoint = weight[-1] * loss, scale(weight[-1], adjoint)
-        for k, (window, point) in zip(reversed(range(cut, len(windows))), rewind(loop, storage, meta), strict=True):
-            adjoint = pull_window(loop, curvature, window, point, meta, adjoint)
+        for k in reversed(range(cut, len(windows))):
+            point = points.pop()  # freed once it was used
+            adjoint = pull_window(loop, curvature, windows[k], point, meta, adjoint)
             if weight is not None and k > 0:  # φ before window k is φ after window k − 1
                 earlier = outer_adjoint(loop, point.state, meta, task)
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
