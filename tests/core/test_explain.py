@@ -170,12 +170,6 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["torch.jit", "ms.apply(module, params, x)"],
     ),
     "theta of what was compiled": (compiled_apart, ["_orig_mod.", "compile the step"]),
-    "attention without apply": (
-        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE), ["scaled_dot_product", "Call the module by ms.apply("]
-    ),
-    "attention without apply, forward mode": (
-        lambda: of_loss(by_functional_call, ATTENTION, SEQUENCE, ms.curvature.exact_forward), ["for_cpu)", "ms.apply("]
-    ),
     "a fused recurrence, forward mode": (
         lambda: of_loss(by_functional_call, LSTM, SEQUENCE, ms.curvature.exact_forward), ["mkldnn_rnn", "ms.apply("]
     ),
@@ -238,6 +232,7 @@ def test_what_the_message_recommends_works() -> None:
     assert linear(F.huber_loss)(ms.curvature.exact).loss.isfinite()
     assert linear(lambda a, b: torch.cdist(a, b).mean())(ms.curvature.CentralDifference()).loss.isfinite()
     assert mapped(nn.utils.parametrizations.spectral_norm(nn.Linear(2, 1).double()).eval()).loss.isfinite()
+    assert of_loss(by_functional_call, ATTENTION, SEQUENCE, mapped=True).loss.isfinite()
     for net in (ATTENTION, LSTM, nn.GRU(4, 4)):
         assert of_loss(by_apply, net, SEQUENCE, mapped=True).loss.isfinite()
     assert of_loss(by_apply, Flash(), SEQUENCE, ms.curvature.CentralDifference()).loss.isfinite()

@@ -148,6 +148,7 @@ def test_two_nets_in_one_theta() -> None:
     assert gradient.judge(meta, drawn(99)).loss < before
 
 
+@pytest.mark.filterwarnings("ignore:an inner loss depends on a tensor")  # which is told too
 def test_a_theta_that_reaches_nothing_is_told_where_it_was_called() -> None:
     critic, line, problem = learned_loss()
 

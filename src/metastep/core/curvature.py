@@ -23,6 +23,11 @@ __all__ = ["CentralDifference", "Curvature", "GaussianSmoothing", "ZerothOrder",
 Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
+def needs_graph(curvature: Curvature) -> bool:
+    """Return whether autograd takes second derivatives of the losses for it."""
+    return curvature in (exact, exact_forward)
+
+
 @register("curvature", "exact")
 def exact(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
     """Return the exact products by reverse over reverse, or by what the loss brings.

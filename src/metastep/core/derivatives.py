@@ -5,7 +5,7 @@ only a plain backward does: autograd.Functions without setup_context, hooks, gra
 those of torch.func.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 import torch.func
 from torch import Tensor
 
+from metastep.core.graphs import require_followed
 from metastep.core.in_place import Again, Lent
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
-from metastep.errors import MetastepError
 
 _recording: list[bool] = []  # whether random numbers may be drawn
 
@@ -47,11 +47,6 @@ def may_draw() -> bool:
 def is_transformed() -> bool:
     """Return whether the caller is mapped, traced, compiled, or differentiated by torch.func."""
     return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None or is_recorded()
-
-
-def is_differentiated() -> bool:
-    """Return whether the caller runs inside a function that may be called again for one result."""
-    return bool(_followed) or is_transformed()
 
 
 def by_autograd() -> bool:
@@ -173,20 +168,3 @@ def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> A
     if graph.again:
         require_followed(found)
     return tree_unflatten(list(found), spec)
-
-
-def require_followed(gradients: Sequence[Tensor]) -> None:
-    """Refuse a once_differentiable backward. It leaves a node that would fail, but that is never visited."""
-    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if type(node).__name__ == "Error":
-            raise MetastepError(
-                "an autograd.Function has a backward that is once_differentiable, so the meta-gradient would lack its "
-                "second derivatives. If backward is made of functions of torch, remove the decorator. Otherwise use "
-                "curvature=ms.curvature.CentralDifference(), which needs first derivatives only."
-            )
-        new = {following for following, _ in node.next_functions if following is not None} - seen
-        seen |= new
-        nodes += new

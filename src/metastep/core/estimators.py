@@ -7,6 +7,7 @@ budget of memory.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +16,12 @@ from torch import Tensor
 
 from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient
-from metastep.core.curvature import Curvature, exact
+from metastep.core.curvature import Curvature, exact, needs_graph
 from metastep.core.derivatives import followable, grad_and_value, vjp
-from metastep.core.guards import require_unwritten, undrawn, versions
+from metastep.core.finite import require_finite_task
+from metastep.core.first_look import ALL, Reads
+from metastep.core.guards import is_alone, undrawn
+from metastep.core.looks import Looks
 from metastep.core.optimizers import State
 from metastep.core.problems import require_shared_space
 from metastep.core.solvers import Solver
@@ -93,7 +97,8 @@ class Solved(NamedTuple):
     solved_for: Problem | None
 
 
-class Estimator(NamedTuple):
+@dataclass(frozen=True)
+class Estimator:
     """Apply a method to one task: call it with (meta, task) for an `Estimate`.
 
     `MetaGradient.estimator` is one. Nothing maps it over tasks.
@@ -104,6 +109,8 @@ class Estimator(NamedTuple):
         weights: One for the outer loss after each window (MAML++). The last loss alone counts if left out.
         sweep: What is differentiated, if the estimate is the reverse sweep of `unrolled`.
         solved: What is solved, if the estimate is that of `implicit`.
+        reads: What of the problem is differentiated.
+        looks: The kinds of calls that were looked at.
 
     Example:
         >>> import torch
@@ -121,8 +128,17 @@ class Estimator(NamedTuple):
     weights: Sequence[float] | Tensor | None = None
     sweep: Sweep | None = None
     solved: Solved | None = None
+    reads: Reads = ALL
+    looks: Looks = field(default_factory=Looks, repr=False, compare=False)
 
     def __call__(self, meta: Tree, task: Any) -> Estimate:
+        alone, found = is_alone(), self.unchecked(meta, task)
+        if alone:
+            require_finite_task(self.loop, meta, task, found.loss, found.grad)
+        return found
+
+    def unchecked(self, meta: Tree, task: Any) -> Estimate:
+        """Return the same without a look at whether it is finite."""
         return self._guarded(self.estimate, meta, task)  # type: ignore[no-any-return]
 
     def judge(self, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -136,11 +152,8 @@ class Estimator(NamedTuple):
 
     def _guarded(self, function: Callable[[Tree, Any], Any], meta: Tree, task: Any) -> Any:
         # Gradients are values here. With grad mode on, a pullback of convolutions fails under vmap.
-        before = versions(task)
-        with torch.no_grad(), explained(meta):
-            result = function(*followable((meta, task)))
-        require_unwritten(task, before)
-        return result
+        with torch.no_grad(), explained(meta), self.looks.watched(self.loop, self.reads, meta, task):
+            return function(*followable((meta, task)))
 
 
 def forward(
@@ -225,7 +238,7 @@ def unrolled(
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics, final)
 
-    return Estimator(loop, estimate, weights, Sweep(curvature, depth))
+    return Estimator(loop, estimate, weights, Sweep(curvature, depth), reads=Reads(twice=needs_graph(curvature)))
 
 
 def outer_adjoint(loop: InnerLoop, state: State, meta: Tree, task: Any) -> tuple[Tensor, Adjoint, dict[str, Tensor]]:
@@ -286,7 +299,7 @@ def first_order(loop: InnerLoop) -> Estimator:
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=False), metrics, Final(state))
 
-    return Estimator(loop, estimate, sweep=Sweep(depth=0))
+    return Estimator(loop, estimate, None, Sweep(depth=0), reads=Reads(losses=False, twice=False))
 
 
 def reptile_gradient(loop: InnerLoop, carried: bool = False) -> Estimator:
@@ -316,7 +329,7 @@ def reptile_gradient(loop: InnerLoop, carried: bool = False) -> Estimator:
         way = Adjoint(subtract(start.params, final.params), memory, hollow_like(meta))
         return Estimate(loss, pull_start(loop, meta, task, way, swept=carried), metrics, Final(final))
 
-    return Estimator(loop, estimate)
+    return Estimator(loop, estimate, reads=Reads(losses=False, outer=False, twice=False))
 
 
 def implicit(
@@ -349,7 +362,8 @@ def implicit(
         last = (loop._replace(problem=solved_for).windows(task) if solved_for else windows)[-1]
         return implicit_at(loop, solver, curvature, last, state, meta, task)
 
-    return Estimator(loop, estimate, solved=Solved(solver, curvature, solved_for))
+    reads = Reads(start=False, twice=needs_graph(curvature))
+    return Estimator(loop, estimate, None, None, Solved(solver, curvature, solved_for), reads)
 
 
 def implicit_at(

@@ -7,11 +7,12 @@ derivative, modules are left as they were, and the value is one floating-point n
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,7 +60,7 @@ class Guarded:
             if self._called:
                 set_generators(now)
             else:
-                self._called, self._drawn = True, now if drawn_since(now) else None
+                self._called, self._drawn = True, now if here.others or drawn_since(now) else None
 
 
 def guarded(loss: Callable[..., Any]) -> Guarded:
@@ -97,11 +98,15 @@ def undrawn(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 class Session:
-    """One call of an estimator: what it knows of the modules that its losses apply."""
+    """One call of an estimator: what it knows of the functions and modules of its problem."""
 
-    def __init__(self, others: bool = False) -> None:
+    def __init__(self, others: bool = False, rest: str = "own", keeps_changes: bool = False) -> None:
         self.others = others
         """Whether losses draw by Python's or numpy's generators."""
+        self.rest = rest
+        """What stands in modules for tensors that are not given: "own", "constant" or "copy"."""
+        self.keeps_changes = keeps_changes
+        """Whether modules stay as a call leaves them, if it does not fail."""
         self.changes: list[Change] = []
         """What modules have changed of themselves in this loss, which may read it."""
         self._inventories: dict[int, Inventory] = {}
@@ -112,6 +117,10 @@ class Session:
         if found is None or not found.is_current():
             found = self._inventories[id(module)] = Inventory(module)
         return found
+
+    def modules(self) -> list[nn.Module]:
+        """Return the modules that were applied."""
+        return [inventory.module for inventory in self._inventories.values()]
 
     def put_back(self) -> None:
         while self.changes:
@@ -130,17 +139,26 @@ def current_session() -> Session | None:
     return _here.sessions[-1] if _here.sessions else None
 
 
+def is_alone() -> bool:
+    """Return whether nobody around this call looks at it: no session is open, and nothing maps or traces it."""
+    return not _here.sessions and not is_transformed()
+
+
 @contextmanager
-def session() -> Iterator[Session]:
-    """Open a session, unless one is open."""
-    if _here.sessions:
-        yield _here.sessions[-1]
-        return
-    _here.sessions.append(Session())
+def opened(made: Session) -> Iterator[Session]:
+    """Open a session. Attention runs by its plain kernel inside, since fused ones cannot be differentiated twice."""
+    _here.sessions.append(made)
     try:
-        yield _here.sessions[-1]
+        with sdpa_kernel(SDPBackend.MATH):
+            yield made
     finally:
-        _here.sessions.pop().put_back()
+        _here.sessions.pop()
+        made.put_back()
+
+
+def session(made: Session | None = None) -> AbstractContextManager[Session]:
+    """Open a session, unless one is open."""
+    return nullcontext(_here.sessions[-1]) if _here.sessions else opened(made or Session())
 
 
 # ---- constants
@@ -227,7 +245,7 @@ def require_unwritten(data: Any, before: list[int]) -> None:
     if versions(data) != before:
         raise MetastepError(
             "a module or a loss writes into its data, as x += 1 and x.sub_(…) do. The sweep returns to the data, so "
-            "the meta-gradient would be wrong; and the data are changed now. Write x = x + 1."
+            "the meta-gradient would be wrong, and the data may be changed now. Write x = x + 1."
         )
 
 

@@ -1,20 +1,23 @@
 """What a module holds while it is called: other tensors in the place of its own, and afterwards what it held before.
 
 A call may change a module: it counts, fills caches, moves buffers. The sweep calls it again and must find it as it was.
-So a call lends the module tensors, and what it holds by attributes, dicts and lists is put back afterwards.
+So a call lends the module tensors, and what it changes of attributes, dicts and lists is undone afterwards.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from operator import is_
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from metastep.errors import MetastepError
 
+Tensors = dict[int, Tensor]  # by the id of the module's own
 _LARGE = 1000  # entries: a larger container is put back, but not searched for tensors
 
 
@@ -24,6 +27,8 @@ class Slot(NamedTuple):
     container: Any
     key: Any
     value: Any
+    stands_for: Any
+    """The same, or the parameter that should stand there."""
 
 
 class Inventory:
@@ -36,6 +41,8 @@ class Inventory:
         self._contents: list[tuple[Any, list[Any], list[Any]]] = []  # containers, with keys and values
         seen: set[int] = set()
         for part in self.parts.values():
+            if isinstance(part, nn.RNNBase):
+                self._take_flat_weights(part, seen)
             self._take(vars(part), seen)
         self._empty = [held for held, _, values in self._contents if not values]  # most of them: hooks that nobody has
         self._filled = [content for content in self._contents if content[2]]
@@ -49,41 +56,66 @@ class Inventory:
         if not isinstance(held, tuple):
             self._contents.append((held, keys, values))
         for key, value in zip(keys, values, strict=True) if len(values) < _LARGE else ():
-            if _tensors_in(value):
+            if isinstance(value, Tensor | tuple) and _tensors_in(value):
                 if isinstance(held, dict | list):
-                    self.slots.append(Slot(held, key, value))
+                    self.slots.append(Slot(held, key, value, value))
             elif isinstance(value, dict | list | set | deque | tuple):
                 self._take(value, seen)
+
+    def _take_flat_weights(self, part: nn.RNNBase, seen: set[int]) -> None:
+        """A recurrent layer reads its parameters in a list, where torch.func.functional_call leaves others behind"""
+        held = part._flat_weights
+        seen.add(id(held))
+        self._contents.append((held, list(range(len(held))), list(held)))
+        for i, name in enumerate(part._flat_weights_names):
+            if isinstance(getattr(part, name, None), Tensor):
+                self.slots.append(Slot(held, i, held[i], getattr(part, name)))
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """The ids of parameters and buffers: tied weights have several names, and one identity."""
+        parameters = self.module.named_parameters(remove_duplicate=False)
+        return {name: id(own) for name, own in (*parameters, *self.module.named_buffers(remove_duplicate=False))}
+
+    @cached_property
+    def buffers(self) -> Tensors:
+        return {id(buffer): buffer for buffer in self.module.buffers()}
+
+    @cached_property
+    def others(self) -> Tensors:
+        """All tensors that are not buffers: parameters, and what stands in other attributes."""
+        found = {id(x): x for slot in self.slots for x in _tensors_in(slot.stands_for)}
+        return {i: x for i, x in found.items() if i not in self.buffers}
 
     def is_current(self) -> bool:
         """Return whether the module still holds the same."""
         return not any(self._empty) and all(_holds(held, values) for held, _, values in self._filled)
-
-    @cached_property
-    def names(self) -> dict[str, int]:
-        return names_of(self.module)
-
-    @cached_property
-    def others(self) -> list[Tensor]:
-        """Return the tensors that are neither parameters nor buffers."""
-        known = {id(x) for part in self.parts.values() for x in (*part._parameters.values(), *part._buffers.values())}
-        return [x for slot in self.slots for x in _tensors_in(slot.value) if id(x) not in known]
-
-    def lend(self, given: dict[int, Tensor]) -> "Lent":
-        """Return other tensors in the place of those with these ids, not in place yet."""
-        puts = [(slot, _replaced(slot.value, given)) for slot in self.slots]
-        return Lent(self, [(*slot, new) for slot, new in puts if new is not slot.value], given)
 
     def changes(self) -> list["Change"]:
         """Return what was changed since."""
         begun = [Change(held, [], []) for held in self._empty if held]
         return begun + [Change(*content) for content in self._filled if not _holds(content[0], content[2])]
 
+    def lend(self, params: Mapping[str, Tensor], rest: str) -> "Lent":
+        """Return tensors to put in the place of the module's own. What is written into a buffer is discarded.
 
-def names_of(module: nn.Module) -> dict[str, int]:
-    """Return the id of each parameter and buffer; tied weights have several names, and one identity."""
-    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return {name: id(own) for name, own in both}
+        Args:
+            params: Tensors by name.
+            rest: What stands for tensors that are not given: "own", "constant" or "copy".
+        """
+        if unknown := params.keys() - self.names.keys():
+            raise MetastepError(
+                f"{type(self.module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as "
+                "ms.parameters(module) does."
+            )
+        given = {self.names[name]: tensor for name, tensor in params.items()}
+        lent = given | {i: x.clone() for i, x in self.buffers.items() if i not in given}
+        if rest != "own":
+            constants = {i: x.detach() for i, x in self.others.items() if i not in given}
+            lent |= constants if rest == "constant" else {i: x.clone() for i, x in constants.items()}
+        puts = [(*slot[:3], _replaced(slot.stands_for, lent)) for slot in self.slots]
+        watched = {i: x for i, x in lent.items() if i in self.others}
+        return Lent(self, given, [put for put in puts if put[3] is not put[2]], watched, rest == "copy")
 
 
 class Change:
@@ -94,71 +126,83 @@ class Change:
         self._after = dict(held) if isinstance(held, dict) else None
 
     def undo(self) -> None:
-        held, before = self._held, dict(zip(self._keys, self._before, strict=True))
         if self._after is None:
-            held.clear()
-            held.update(self._before) if isinstance(held, set) else held.extend(self._before)
+            self._held.clear()
+            (self._held.update if isinstance(self._held, set) else self._held.extend)(self._before)
             return
-        for key, value in self._after.items():
-            if key in held and held[key] is value and before.get(key, held) is not value:
-                if key in before:
-                    held[key] = before[key]
-                else:
-                    del held[key]
-        held.update({key: value for key, value in before.items() if key not in self._after and key not in held})
-
-
-def _holds(held: Any, values: list[Any]) -> bool:
-    return len(held) == len(values) and all(map(is_, held.values() if isinstance(held, dict) else held, values))
+        before = dict(zip(self._keys, self._before, strict=True))
+        for key in [key for key, value in self._after.items() if self._held.get(key, before) is value]:
+            if key not in before:
+                del self._held[key]
+            elif before[key] is not self._after[key]:
+                self._held[key] = before[key]
+        self._held.update({k: x for k, x in before.items() if k not in self._after and k not in self._held})
 
 
 class Lent:
     """Tensors that a module has in the place of its own inside of a `with`, which may be entered again."""
 
-    def __init__(self, inventory: Inventory, puts: list[tuple[Any, Any, Any, Any]], given: dict[int, Tensor]) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        given: Tensors,
+        puts: list[tuple[Any, Any, Any, Any]],
+        watched: Tensors,
+        closely: bool,
+    ) -> None:
         self.inventory, self.given, self._puts = inventory, given, puts
+        self._watched = [(i, x, _state_of(x)) for i, x in watched.items()]
+        self._values = [(i, x, x.detach().clone()) for i, x in watched.items()] if closely else []
+        self._replaced: list[int] = []
 
     def __enter__(self) -> None:
         for container, key, _, lent in self._puts:
             container[key] = lent
 
     def __exit__(self, *error: object) -> None:
-        for container, key, own, _ in self._puts:
-            if isinstance(container, dict) or key < len(container):
-                container[key] = own
+        for container, key, own, lent in self._puts:
+            if key in container if isinstance(container, dict) else key < len(container):
+                same = container[key] is lent
+                if isinstance(own, nn.Parameter) and not same:
+                    self._replaced.append(id(own))
+                if same or isinstance(own, nn.Parameter) or id(own) in self.inventory.buffers:
+                    container[key] = own  # what a call leaves in another attribute is there for the loss
 
     def differs(self, other: "Lent") -> bool:
         return any(other.given.get(i) is not x for i, x in self.given.items())
 
+    def require_unmoved(self) -> None:
+        """Refuse a call that has written into a tensor, or let it hold other numbers."""
+        moved = [which for which, lent, before in self._watched if _state_of(lent) != before]
+        moved += [which for which, lent, before in self._values if not _equal(lent, before)]
+        for which in (*moved, *self._replaced):
+            raise MetastepError(self._moved(which))
 
-def _tensors_in(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    return [x for part in value for x in _tensors_in(part)] if isinstance(value, tuple) else []
-
-
-def _replaced(value: Any, given: dict[int, Tensor]) -> Any:
-    """Return the object itself if none of these tensors is in it."""
-    if isinstance(value, Tensor):
-        return given.get(id(value), value)
-    if not isinstance(value, tuple):
-        return value
-    parts = [_replaced(part, given) for part in value]
-    if all(map(is_, parts, value)):
-        return value
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    def _moved(self, which: int) -> str:
+        names, kind = {i: name for name, i in self.inventory.names.items()}, type(self.inventory.module).__name__
+        if which not in names:
+            return (
+                f"{kind} writes into a tensor of its own that is not a buffer. The sweep calls the module again, and "
+                "it would write again. Make the tensor a buffer with self.register_buffer(name, tensor), which is "
+                "restored after every call."
+            )
+        return (
+            f"{kind} moves its parameter {names[which]!r} in forward, as momentum encoders and max_norm of an "
+            "embedding do. The sweep calls the module again, and would move it again, so the meta-gradient would be "
+            "wrong. Move it outside of forward, after each meta-step. Leave max_norm out."
+        )
 
 
 class Again:
     """Modules that may run again inside of a `with`, for the backward of their calls."""
 
     def __init__(self, several: Iterable[list[Lent]]) -> None:
-        self._several = {id(lent[0].inventory.module): lent for lent in several}
-        self._parts = {id(part): lent for lent in several for part in lent[0].inventory.parts.values()}
+        self._several = list(several)
+        self._parts = {id(part): lent for lent in self._several for part in lent[0].inventory.parts.values()}
         self._ran: dict[int, Inventory] = {}
 
     def __enter__(self) -> None:
-        for lent in self._several.values():
+        for lent in self._several:
             lent[0].__enter__()
         self._handle = register_module_forward_pre_hook(self._called)
 
@@ -167,10 +211,10 @@ class Again:
         for inventory in self._ran.values():
             for change in inventory.changes():
                 change.undo()
-        for lent in self._several.values():
+        for lent in self._several:
             lent[0].__exit__()
 
-    def _called(self, part: nn.Module, args: Any) -> None:
+    def _called(self, part: nn.Module, inputs: Any) -> None:
         lent = self._parts.get(id(part))
         if lent is None:
             return
@@ -183,3 +227,37 @@ class Again:
             )
         if id(module) not in self._ran:
             self._ran[id(module)] = Inventory(module)
+
+
+def _holds(held: Any, values: list[Any]) -> bool:
+    return len(held) == len(values) and all(map(is_, held.values() if isinstance(held, dict) else held, values))
+
+
+def _state_of(x: Tensor) -> Any:
+    """What changes when a tensor is written into, or made to hold other numbers; None where nobody can tell"""
+    if type(x) not in (Tensor, nn.Parameter) or x.is_inference() or _functorch.is_functorch_wrapped_tensor(x):
+        return None
+    return x._version, x.data_ptr() if x.layout is torch.strided else None
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Bit by bit, as far as anybody can tell"""
+    return _functorch.is_functorch_wrapped_tensor(a) or bool((a.detach() == b).logical_or(b.isnan()).all())
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [x for part in value for x in _tensors_in(part)] if isinstance(value, tuple) else []
+
+
+def _replaced(value: Any, given: Tensors) -> Any:
+    """The same object, if none of these tensors is in it"""
+    if isinstance(value, Tensor):
+        return given.get(id(value), value)
+    if not isinstance(value, tuple):
+        return value
+    parts = [_replaced(part, given) for part in value]
+    if all(map(is_, parts, value)):
+        return value
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -12,9 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from metastep.core.derivatives import is_differentiated, keep_in_place, may_draw
-from metastep.core.guards import current_session, require_shown, versions
-from metastep.core.in_place import Inventory, names_of
+from metastep.core.derivatives import keep_in_place, may_draw
+from metastep.core.guards import Session, require_shown, session
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
 
@@ -112,32 +111,22 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         )
     if torch.compiler.is_compiling():
         return _traced(module, params, inputs)
-    here = current_session()
-    inventory = here.inventory(module) if here else Inventory(module)
-    _require_plain(inventory.parts)
-    recurrent = _is_recurrent(inventory.parts)
-    params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-    # What is written into a buffer is discarded.
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
-    lent = inventory.lend(_by_identity(module, inventory.names, {**buffers, **params}))
-    keep_in_place(lent)
-    others = inventory.others
-    before = versions(others)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext(), lent:
-            result = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
-    except BaseException:
-        for change in inventory.changes():
-            change.undo()
-        raise
-    if here:
-        here.changes += inventory.changes()
-    if versions(others) != before and is_differentiated():
-        raise MetastepError(
-            f"{type(module).__name__} writes into a tensor of its own that is not a buffer. The sweep calls the module "
-            "again, and it would write again. Make the tensor a buffer with self.register_buffer(name, tensor), which "
-            "is restored after every call."
-        )
+    with session(Session(keeps_changes=True)) as here:
+        inventory = here.inventory(module)
+        _require_plain(inventory.parts)
+        recurrent = _is_recurrent(inventory.parts)
+        params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
+        lent = inventory.lend(params, here.rest)
+        keep_in_place(lent)
+        try:
+            with plain_recurrence() if recurrent else nullcontext(), lent:
+                result = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+        finally:
+            here.changes += inventory.changes()
+        if here.keeps_changes:
+            here.changes.clear()
+        else:
+            lent.require_unmoved()
     return result
 
 
@@ -148,7 +137,7 @@ def _traced(module: nn.Module, params: Tree, inputs: Any) -> Any:
     recurrent = _is_recurrent(parts)
     params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in params}
-    placed = _in_all_places(module, _by_identity(module, names_of(module), {**buffers, **params}))
+    placed = _in_all_places(module, {**buffers, **params})
     with sdpa_kernel(SDPBackend.MATH), plain_recurrence() if recurrent else nullcontext():
         return functional_call(module, placed, inputs, tie_weights=False)
 
@@ -195,23 +184,15 @@ def as_module(module: nn.Module, params: Tree) -> nn.Module:
     return made
 
 
-def _by_identity(module: nn.Module, named: dict[str, int], tensors: Tree) -> dict[int, Tensor]:
-    """Return the tensors by the ids of those that they replace."""
-    if unknown := tensors.keys() - named.keys():
-        raise MetastepError(
-            f"{type(module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as ms.parameters(module) "
-            "does."
-        )
-    return {named[name]: tensor for name, tensor in tensors.items()}
-
-
-def _in_all_places(module: nn.Module, given: dict[int, Tensor]) -> dict[str, Tensor]:
+def _in_all_places(module: nn.Module, tensors: Tree) -> dict[str, Tensor]:
     """Return the tensors by every place that they belong in.
 
     A part that occurs twice has several names and one place. PyTorch ties by names, and would leave the replaced
     tensors behind in such a part.
     """
-    placed = {}
+    both = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    named, placed = {name: id(own) for name, own in both}, {}
+    given = {named[name]: tensor for name, tensor in tensors.items()}
     for path, part in module.named_modules():  # each once
         for local, own in (*part._parameters.items(), *part._buffers.items()):
             if id(own) in given:

@@ -1,23 +1,16 @@
 """Many tasks: stack them, count them, and check that their meta-gradient is finite."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metastep.core.checks import require_data
 from metastep.core.estimators import Estimate, Estimator
+from metastep.core.finite import OVERFLOW, is_finite, where_not_finite
 from metastep.core.trees import Tree, map_tree, require_same, tree_leaves
-from metastep.core.windows import outer_value, task_gradient
-from metastep.errors import MetastepError, NonFiniteError, warn
-
-ZERO = (
-    "the meta-gradient is exactly 0: θ does not reach the outer loss by what this method differentiates. Look for a "
-    "start or a loss that is detached. If θ is only in the inner losses, use ms.MultiStep or ms.MAML instead of first "
-    "order."
-)
+from metastep.errors import MetastepError, NonFiniteError
 
 
 def require_order(meta: Any, tasks: Any = None) -> None:
@@ -62,38 +55,10 @@ def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: 
 
     estimator_of: gives the estimator of task i.
     """
-    largest = _largest([estimate.metrics["loss"], *tree_leaves(estimate.grad)])
-    if all(map(isfinite, largest)):
-        if not any(largest[1:]):
-            warn(ZERO)
+    if is_finite(estimate.metrics["loss"], estimate.grad):
         return
     for i in range(task_count(tasks)):
-        place = where_not_finite(estimator_of(i), meta, map_tree(lambda x, i=i: x[i], tasks))
+        place = where_not_finite(estimator_of(i).loop, meta, map_tree(lambda x, i=i: x[i], tasks))
         if place:
             raise NonFiniteError(f"task {i}: {place} Lower the inner learning rate, or look at the data of this task.")
-    raise NonFiniteError(
-        "the meta-gradient is not finite, but every inner gradient and outer loss is. The sweep overflowed, or a "
-        "second derivative does not exist, as that of a norm, a deviation or a cosine at 0. Lower the inner learning "
-        "rate or the number of windows, or add a small number under each root."
-    )
-
-
-@torch.no_grad()
-def _largest(tensors: Sequence[Tensor]) -> list[float]:
-    """Return the size of the largest element of each tensor, by one look at the device."""
-    sizes = torch._foreach_norm([x.detach() for x in tensors if x.numel()], torch.inf)
-    found: list[float] = torch.stack([size.to(sizes[0].device) for size in sizes]).tolist()
-    return found
-
-
-@torch.no_grad()
-def where_not_finite(estimator: Estimator, meta: Tree, task: Any) -> str | None:
-    loop = estimator.loop
-    state, windows = loop.begin(meta, task), loop.windows(task)
-    for k, window in enumerate(windows):
-        gradient = task_gradient(window, state.params, meta)
-        if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(gradient)):
-            return f"the inner gradient of window {k} (of {len(windows)}, counted from 0) is not finite."
-        state = loop.inner.advance(state, gradient, meta, window.steps)
-    loss, _ = outer_value(loop.problem, state.params, meta, task)
-    return None if bool(torch.isfinite(loss)) else "all inner gradients are finite, but the outer loss is not."
+    raise NonFiniteError(OVERFLOW)

@@ -42,9 +42,9 @@ _REMEDIES = (
         f"Write it with tensors alone, such as torch.where, or torch.eye(n)[y] for one_hot(y, n). {_ONE_BY_ONE}",
     ),
     (
-        re.compile(r"(?P<op>use_reentrant=True)"),
-        "torch.utils.checkpoint with {op} runs a backward of its own, which cannot be differentiated. Pass "
-        "use_reentrant=False; models of transformers take "
+        re.compile(r"(?:use_reentrant=True|(?P<op>None of the inputs have requires_grad))"),
+        "torch.utils.checkpoint with use_reentrant=True runs a backward of its own, which cannot be differentiated. "
+        "Pass use_reentrant=False; models of transformers take "
         'gradient_checkpointing_enable(gradient_checkpointing_kwargs={{"use_reentrant": False}}).',
     ),
     (

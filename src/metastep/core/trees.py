@@ -315,12 +315,16 @@ def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
     return "; ".join(told) or None
 
 
-def _named(tree: Tree) -> dict[str, Any]:
-    """Return the shape of each leaf, or its type if it is no tensor, by its path: 'support/0'."""
+def leaves_by_name(tree: Tree) -> dict[str, Any]:
+    """Return the leaves by their paths, such as 'support/0'."""
     leaves = tree_flatten_with_path(tree)[0]
-    names = ("/".join(str(key).strip("[].'") for key in way) or "itself" for way, _ in leaves)
-    looks = (tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for _, leaf in leaves)
-    return dict(zip(names, looks, strict=True))
+    return {"/".join(str(key).strip("[].'") for key in way) or "itself": leaf for way, leaf in leaves}
+
+
+def _named(tree: Tree) -> dict[str, Any]:
+    """Return the shape of each leaf, or its type if it is no tensor, by its path."""
+    found = leaves_by_name(tree)
+    return {n: tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for n, leaf in found.items()}
 
 
 def _listed(names: Iterable[str]) -> str:

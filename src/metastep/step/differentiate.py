@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from metastep.core.derivatives import Graph, followed, require_followed
+from metastep.core.derivatives import Graph, followed
 from metastep.core.guards import with_constants
 from metastep.core.trees import map_tree
 
@@ -32,7 +32,7 @@ class Autograd:
     mapped = False
 
     def __init__(self, first: bool = False) -> None:
-        """first: look whether every backward can be differentiated again, and write into nobody's tensors."""
+        """first: write into nobody's tensors."""
         self.first = first
 
     def watched(self, tensors: Sequence[Tensor]) -> Tensors:
@@ -46,8 +46,6 @@ class Autograd:
         leaves = self.watched(params)
         with followed() as graph:
             found = _grad(graph, [loss(leaves, meta)], leaves, [None], create_graph=True)
-        if self.first:
-            require_followed([g for g in found if g is not None])
         return _filled(found, params), _puller(graph, found, leaves, meta)
 
     def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:

@@ -15,23 +15,20 @@ from torch import Tensor
 from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient, count_product, uncounted
 from metastep.core.curvature import exact
-from metastep.core.derivatives import followable, followed
+from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final, Solved
-from metastep.core.guards import require_unwritten, session, undrawn, versions
+from metastep.core.guards import undrawn
 from metastep.core.memory import kept_bytes
 from metastep.core.random import generators, set_generators
 from metastep.core.solvers import ConjugateGradient, Neumann
 from metastep.core.torch_errors import explained
 from metastep.core.trees import Tree, dot, tree_leaves
 from metastep.core.windows import Window, outer_value
-from metastep.errors import MetastepError
 from metastep.step.differentiate import Autograd, Functional, Known, Loss, Pull, Tensors
 from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory
 from metastep.step.motion import Adjoint, At, Backend, PullBack, motion_of
 from metastep.step.nesting import Nesting
 from metastep.step.schedule import last_to_first
-
-SAME = 1e-3  # relative: a GPU's sums may differ from call to call
 
 
 def refusal(estimator: Estimator) -> str | None:
@@ -67,7 +64,7 @@ def examined(estimator: Estimator, meta: Tree, task: Any) -> Sizes:
     This looks at all that the functions of a problem do, once for each kind of tasks, and leaves nothing behind.
     """
     with uncounted():
-        return _guarded(lambda *at: Sweep(estimator, Schedule(1), Autograd(first=True), *at).examine(), meta, task)  # type: ignore[no-any-return]
+        return _guarded(estimator, Schedule(1), Autograd(first=True), Sweep.examine, meta, task)  # type: ignore[no-any-return]
 
 
 def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *, mapped: bool) -> Estimate:
@@ -81,15 +78,15 @@ def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *,
         mapped: Whether this runs inside of vmap.
     """
     back = Functional() if mapped else Autograd()
-    return _guarded(lambda *at: Sweep(estimator, schedule, back, *at).estimate(), meta, task)  # type: ignore[no-any-return]
+    return _guarded(estimator, schedule, back, Sweep.estimate, meta, task)  # type: ignore[no-any-return]
 
 
-def _guarded(sweep: Callable[[Tree, Any], Any], meta: Tree, task: Any) -> Any:
-    before = versions(task)
-    with torch.no_grad(), explained(meta), session(), _casting_anew():
-        found = sweep(*followable((meta, task)))
-    require_unwritten(task, before)
-    return found
+def _guarded(
+    estimator: Estimator, schedule: Schedule, back: Backend, run: Callable[["Sweep"], Any], meta: Tree, task: Any
+) -> Any:
+    looks = estimator.looks.watched(estimator.loop, estimator.reads, meta, task)
+    with torch.no_grad(), explained(meta), looks, _casting_anew():
+        return run(Sweep(estimator, schedule, back, *followable((meta, task))))
 
 
 class Sweep:
@@ -150,7 +147,7 @@ class Sweep:
 
     def examine(self) -> Sizes:
         """Look at the first window that is swept, and return what it takes. It leaves nothing behind."""
-        before, window = generators(), self._windows[min(self._cut, len(self._windows) - 1)]
+        before, window = generators(others=True), self._windows[min(self._cut, len(self._windows) - 1)]
         states: list[At] = []
 
         def step() -> Passage:
@@ -158,31 +155,9 @@ class Sweep:
             states.append(after)
             return passage
 
-        if not hasattr(window.loss, "gradient_by_hand"):
-            self._require_a_function(window)
         graph = kept_bytes(step)
         set_generators(before)
         return Sizes(graph, sum(x.nbytes for x in (*states[0].params, *states[0].memory)))
-
-    def _require_a_function(self, window: Window) -> None:
-        """A loss of φ, θ and a batch: it writes into none of them, and gives the same value again"""
-        loss = self._loss(window)
-        given = self._back.watched(self._motion.parted(self._start.params)), self._theta
-        written, unwritten = versions(given), versions(self._task)
-        with followed():
-            value, again = (loss(*given).detach() for _ in range(2))  # the second sees the noise of the first
-        require_unwritten(self._task, unwritten)
-        if versions(given) != written:
-            raise MetastepError(
-                "a module or a loss writes into φ or θ, as nn.Embedding(…, max_norm=…) does. The sweep returns to "
-                "them, so the meta-gradient would be wrong. Leave max_norm out, or compute a new tensor instead."
-            )
-        if not torch.allclose(value, again, rtol=SAME, atol=0.0, equal_nan=True):
-            raise MetastepError(
-                f"an inner loss was {float(value):.6g} and then {float(again):.6g} for the same φ. A loss must "
-                "give the same value for the same φ: put what it needs of earlier calls into the task, and draw "
-                "random numbers by torch."
-            )
 
     # ---- the ends
 

@@ -309,7 +309,7 @@ class MetaGradient(Value, Checked):
         require_order(meta, task)
         meta, state = tree_of(meta), self.inner.init(map_tree(torch.Tensor.detach, tree_of(params)))
         require_same(self.loop.begin(meta, task).params, state.params, "φ of the problem and params, of one task,")
-        found = Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task))(meta, task)
+        found = Estimator(self.loop, lambda meta, task: at(self.loop, state, meta, task)).unchecked(meta, task)
         each = map_tree(lambda x: x[None], {"loss": found.loss, **require_other_names(found.metrics)})
         if not all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves((found.loss, found.grad))):
             raise NonFiniteError(

@@ -20,6 +20,7 @@ from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.tasks import task_count
+from metastep.core.torch_errors import explained
 from metastep.core.trees import Tree, add, map_tree, scale, tree_leaves
 from metastep.core.windows import InnerLoop
 from metastep.errors import MetastepError, how_many
@@ -114,12 +115,15 @@ def mapped(
         number, before = task_count(tasks), versions(tasks)
         steps: list[Any] = []
         size, total, measured, kept = chunk_size or at_once(tasks, number), None, [], []
-        for i in range(0, number, size):
-            with uncounted() if i else nullcontext():
-                found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
-            total = found.grad if total is None else add(total, found.grad)
-            measured.append({"loss": found.loss, **require_other_names(found.metrics)})
-            kept.append(found.kept)
+        begins = loop if start is None else started(loop, _first(start))
+        reads = plain.reads._replace(twice=False) if judged else plain.reads
+        with explained(meta), plain.looks.watched(begins, reads, meta, _first(tasks), mapped=min(size, number) > 1):
+            for i in range(0, number, size):
+                with uncounted() if i else nullcontext():
+                    found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
+                total = found.grad if total is None else add(total, found.grad)
+                measured.append({"loss": found.loss, **require_other_names(found.metrics)})
+                kept.append(found.kept)
         require_unwritten(tasks, before)
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         state = _joined(kept, steps[-1]) if keep else None

@@ -9,7 +9,7 @@ from torch.func import grad, jvp
 from metastep.core.counting import count_product
 from metastep.core.curvature import exact_forward
 from metastep.core.estimators import Estimate, first_order, unrolled
-from metastep.core.guards import Guarded, guarded
+from metastep.core.guards import Guarded, guarded, session
 from metastep.core.optimizers import State
 from metastep.core.rates import Rate
 from metastep.core.trees import Tree, hollow_like, relative_change
@@ -36,7 +36,8 @@ class Lookahead(NamedTuple):
         problem = Problem(lambda meta, batch: self.start, lambda batch, lengths: windows, outer)
         loop = InnerLoop(problem, self.method.inner(self.rate()), lengths)
         estimator = unrolled(loop, partial(curvature, windows[0])) if exactly else first_order(loop)
-        return estimator(meta, self.batch)
+        with session():  # its losses are our own
+            return estimator(meta, self.batch)
 
     def window(self, loss: Loss, steps: int) -> Window:
         return Window(Guarded(loss), self.batch, steps)  # dropout has one mask, however often the sweep returns
