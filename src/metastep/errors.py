@@ -74,6 +74,10 @@ def remedy_of(error: Exception, otherwise: str) -> str:
 def warn(message: str) -> None:
     """Warn at the line that called metastep, however deep inside it this is."""
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("metastep", "torch"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "metastep",
+        "torch",
+        "contextlib",
+    ):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(message, stacklevel=depth + 1)
