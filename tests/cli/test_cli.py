@@ -12,6 +12,7 @@ from metastep import __version__
 from metastep.cli.common import refusals
 from metastep.cli.main import app
 from metastep.train.fewshot import train as training
+from metastep.train.fewshot.shipped import shipped
 from metastep.train.run import Run
 
 
@@ -20,6 +21,12 @@ def test_version_and_help() -> None:
     help_text = CliRunner().invoke(app, ["--help"]).output
     commands = ("train", "resume", "evaluate", "classify", "compare", "report", "presets", "learners", "demo", "data")
     assert all(name in help_text for name in commands)
+
+
+def test_learners_are_listed_with_what_they_are() -> None:
+    said = " ".join(CliRunner().invoke(app, ["learners"]).output.split())
+    assert "omniglot-5w1s A few-shot learner of handwritten characters" in said
+    assert all(name in said for name in shipped())
 
 
 def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:

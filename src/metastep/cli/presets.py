@@ -119,7 +119,6 @@ def learners() -> None:
 
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, path in shipped().items():
-        lines = path.with_suffix(".md").read_text().splitlines()
-        said = next((line for line in lines if line.strip() and not line.startswith("#")), "")
-        table.add_row(Text(name, "bold", no_wrap=True), Text(said, overflow="fold"))
+        _, what, *_ = path.with_suffix(".md").read_text().split("\n\n")  # the title, and what it is
+        table.add_row(Text(name, "bold", no_wrap=True), Text(f"{' '.join(what.split()).partition('. `')[0]}."))
     Console().print(table)
