@@ -69,6 +69,36 @@ def other_modules(name: str) -> Iterator[str]:
         yield f"| {setting} | " + " | ".join(cells) + " |"
 
 
+def modules(name: str) -> Iterator[str]:
+    """Rows: workloads and methods; columns: implementations, in times of the hand-written loop"""
+    content = results.read(name)
+    rows = {(row["about"], row["method"], row["implementation"]): row for row in content["rows"]}
+    ways = list(dict.fromkeys(way for _, _, way in rows))
+    yield results.caption(content)
+    yield "| | | loop by hand, ms | " + " | ".join(ways) + " |"
+    yield "|---|---|---:|" + "---:|" * len(ways)
+    for about, method in dict.fromkeys(key[:2] for key in rows):
+        found = [rows.get((about, method, way), {}) for way in ways]
+        hand = next((f"{row['hand_ms'][0]:,.1f}" for row in found if "hand_ms" in row), "")
+        cells = [f"{row['ratio'][0]:.2f}" if "ratio" in row else "–" for row in found]
+        yield f"| {about} | {method} | {hand} | " + " | ".join(cells) + " |"
+
+
+def recipes(name: str) -> Iterator[str]:
+    """Rows: methods, rates and clips; columns: seeds, and seconds of training"""
+    content = results.read(name)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in content["rows"]:
+        groups.setdefault((row["ways"], row["lr"], row["method"], row["clip"]), []).append(row)
+    yield results.caption(content)
+    yield "| ways | rate | method | clip | seeds | iterations | test accuracy, % | lowest | highest |"
+    yield "|---:|---:|---|---:|---:|---:|---:|---:|---:|"
+    for (ways, lr, method, clip), rows in sorted(groups.items(), key=lambda each: (*each[0][:3], each[0][3] or 0)):
+        found = [row["accuracy"] for row in rows]
+        cells = [ways, lr, method, clip or "none", len(rows), f"{mean(row['iterations'] for row in rows):,.0f}"]
+        yield f"| {' | '.join(map(str, cells))} | {mean(found):.1f} | {min(found):.1f} | {max(found):.1f} |"
+
+
 def compare_conv4(name: str) -> Iterator[str]:
     content = results.read(name)
     yield results.caption(content)
@@ -136,6 +166,8 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-sweep-memory": sweep_memory,
     "bench/gpu-sweep-memory": sweep_memory,
     "bench/cpu-other-modules": other_modules,
+    "bench/cpu-modules": modules,
+    "bench/xeon-recipes": recipes,
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-short-runs": short_runs,
     "floor": bench_tables.floors,
