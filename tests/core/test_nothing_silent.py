@@ -244,3 +244,25 @@ def test_a_quiet_module_is_not_warned_about() -> None:
         warnings.simplefilter("error")
         for way in WAYS:
             found_by(Plain(), ms.MAML(), way)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_start_that_is_a_constant_is_quiet(mapped: bool) -> None:
+    """Weights of examples are learned for a net that starts as it is"""
+    net, tasks = Plain(), regression()
+
+    def loss(params: Any, meta: Any, batch: Any) -> Tensor:
+        errors = (ms.apply(net, params, batch[0]) - batch[1]).square().mean(-1)
+        return (meta["weights"].sigmoid() * errors).mean()
+
+    def outer(params: Any, meta: Any, task: Any) -> Tensor:
+        return squared_error(ms.apply(net, params, task.query[0]), task.query[1])
+
+    problem = ms.Problem(lambda meta, task: ms.parameters(net), ms.every_window(loss), outer)
+    gradient = gradient_of(problem, 2, chunk_size=3 if mapped else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = (gradient if mapped else gradient.estimator)(
+            {"weights": torch.zeros(5, dtype=torch.float64)}, tasks if mapped else one(tasks)
+        )
+    assert bool(found.grad["weights"].any())
