@@ -125,7 +125,8 @@ def _with_slots() -> list[Any]:
 
 
 def _names() -> str:
-    return ", ".join(kind.__name__ for kind in _with_slots())
+    *names, last = (kind.__name__ for kind in _with_slots())
+    return f"{', '.join(names)} and {last}"
 
 
 def _equal_of(optimizer: Optimizer) -> Any:

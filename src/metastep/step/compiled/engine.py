@@ -100,7 +100,7 @@ class Compiled:
         self.cost = Cost(0.0, 0.0, 0.0)
 
     def _refused(self) -> str | None:
-        if self._estimator.sweep is None or self._estimator.sweep.depth == 0:
+        if self._estimator.sweep is None:
             return "the method is not a sweep over windows"
         return unavailable() if self._build is built else None
 
