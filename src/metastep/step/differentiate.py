@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from metastep.core.derivatives import Graph, followed
 from metastep.core.guards import with_constants
@@ -105,14 +106,15 @@ class Functional:
 
 def _grad(graph: Graph, values: Sequence[Any], at: Tensors, along: Sequence[Any], **options: bool) -> Known:
     """Σ along · ∂value/∂at, with φ in place for modules that run again in their backward"""
-    if not values or not at or not any(value.requires_grad for value in values):
+    if not values or not at or not any(isinstance(v, GradientEdge) or v.requires_grad for v in values):
         return [None] * len(at)
     with graph.in_place():
         return list(torch.autograd.grad(values, at, along, allow_unused=True, **options))
 
 
 def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, meta: Tensors) -> Pull:
-    reached = [(i, x) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    # Edges, not tensors: the values of the results are not needed for the way back.
+    reached = [(i, get_gradient_edge(x)) for i, x in enumerate(results) if x is not None and x.requires_grad]
     at, size = [*leaves, *meta], len(leaves)
 
     def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:

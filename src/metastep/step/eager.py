@@ -51,9 +51,9 @@ def _casting_anew() -> Iterator[None]:
 
 
 class Passage(NamedTuple):
-    """Keep what the sweep needs of one window: the state before it, and how its two halves are pulled back."""
+    """Keep what the sweep needs of one window: how its two halves are pulled back, and the state if its loss counts."""
 
-    before: At
+    before: At | None
     by_gradient: Pull
     by_steps: PullBack
 
@@ -118,6 +118,7 @@ class Sweep:
                 k, passage = first + len(passages) - 1, passages.pop()
                 adjoint = self._pull(passage, adjoint)
                 if self._weights is not None and k > 0:  # φ before window k is φ after window k − 1
+                    assert passage.before is not None
                     earlier, more, _ = self._judge(passage.before, k - 1)
                     loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
         return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)))
@@ -247,7 +248,7 @@ class Sweep:
     def _step(self, window: Window, at: At) -> tuple[Passage, At]:
         grads, by_gradient = self._gradient(window, at)
         after, by_steps = self._motion.advance(at, grads, self._theta, window.steps)
-        return Passage(at, by_gradient, by_steps), after
+        return Passage(at if self._weights is not None else None, by_gradient, by_steps), after
 
     def _moved(self, windows: list[Window]) -> At:
         """The state after windows from the start that are not swept"""

@@ -90,14 +90,15 @@ class Affine:
 
     def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
         del meta
-        params, velocity = _coefficients(self._inner, bool(at.memory), steps)
+        remembers = bool(at.memory)  # so that the pullback keeps no tensor
+        params, velocity = _coefficients(self._inner, remembers, steps)
         mix, old = self._mix, (at.params, at.memory, grads)
         after = At(mix(old, params), mix(old, velocity) if velocity else [], at.step + steps)
 
         def pull(later: Adjoint) -> Pulled:
             both = (later.params, later.memory or [])
             of_params, of_memory, of_grads = zip(params, velocity or (0.0, 0.0, 0.0), strict=True)
-            before = Adjoint(mix(both, of_params), mix(both, of_memory) if at.memory else None)
+            before = Adjoint(mix(both, of_params), mix(both, of_memory) if remembers else None)
             return Pulled(before, mix(both, of_grads), None)
 
         return after, pull
