@@ -96,8 +96,8 @@ class SGD(Entrywise):
 
     def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
         """Whether `advance` is linear in state and gradient, so that its pullback needs the values of neither."""
-        functions = [rate for _, rate, _ in self.rates if callable(rate)]  # only these can hold θ
-        given = (rate_at(rate, meta, state.step + i) for rate in functions for i in range(steps))
+        # Only functions can hold θ.
+        given = (rate_at(r, meta, state.step + i) for _, r, _ in self.rates if callable(r) for i in range(steps))
         numbers = all(is_number(leaf) for rate in given for leaf in tree_leaves(rate))
         # A subclass with steps of its own says so itself.
         return numbers and all(getattr(type(self), n) is getattr(SGD, n) for n in ("advance", "_move", "_follow"))

@@ -116,13 +116,13 @@ def test_without_a_compiler_it_runs_eagerly(missing: str, monkeypatch: pytest.Mo
     assert gradient.path.endswith(f"not compiled: {missing}")
 
 
-def test_a_compiler_that_is_not_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_is_not_there_is_noticed() -> None:
     from torch._inductor import config, cpp_builder
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     cpp_builder.cpp_compiler_search.cache_clear()
     try:
-        assert unavailable() == "there is no C++ compiler; install g++ or clang++"
+        with config.patch({"cpp.cxx": ("no-such-compiler",)}):  # monkeypatch would leave no option behind
+            assert unavailable() == "there is no C++ compiler; install g++ or clang++"
     finally:
         cpp_builder.cpp_compiler_search.cache_clear()
 
