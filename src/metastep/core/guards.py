@@ -135,10 +135,6 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def current_session() -> Session | None:
-    return _here.sessions[-1] if _here.sessions else None
-
-
 def is_alone() -> bool:
     """Return whether nobody around this call looks at it: no session is open, and nothing maps or traces it."""
     return not _here.sessions and not is_transformed()

@@ -61,7 +61,7 @@ class Choices:
         number, reason = task_count(tasks), refusal(self._estimator) or _not_here()
         if reason:
             number = self._chunk_size or at_once(tasks, number)
-            if keep not in self._specified:  # once: torch.compile knows functions by their identity
+            if keep not in self._specified:
                 self._specified[keep] = mapped(self._method, self._loop, self._chunk_size, keep)
             return Chosen(self._specified[keep], number, f"{_told(number)}, {reason}")
         kind = keep, start is None, tuple((x.shape, x.dtype, x.device) for x in tree_leaves((meta, tasks)))
