@@ -4,7 +4,7 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 READY  := $(VENV)/ready
 
-.PHONY: demo test budget lint bench clean
+.PHONY: demo test budget lint bench docs clean
 
 demo: $(READY)
 	$(RUN) -m metastep demo
@@ -12,7 +12,7 @@ demo: $(READY)
 test: lint
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2
 
-# what each group of tests takes, beside CI's budget
+# what each group of tests takes of CI's budget
 budget: $(READY)
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -n 2 -p tests.budget
 
@@ -33,11 +33,16 @@ bench: $(READY)
 	$(RUN) -m study tables
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): a few minutes, most of them for PyTorch."
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 # for the tests of GPU kernels, in its interpreter; there is no Triton for every platform
 	-$(RUN) -m pip install --quiet --constraint constraints.txt triton
 	touch $(READY)
 
+# the site, in site/: open site/index.html
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build
+
 clean:
-	rm -rf $(VENV) demo dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo dist site .pytest_cache .mypy_cache .ruff_cache

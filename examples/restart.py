@@ -2,7 +2,7 @@
 
 The paper's reason to reuse gradients is that they hardly change inside the inner loop, which it sees for a network
 that is already trained. Here φ is re-initialised for each task whatever θ is, so that its gradients change quickly: θ
-(weights of the training examples, some of which are mislabelled) is learned through the first steps of a random
+(weights of training examples; some are mislabelled) is learned through the first steps of a random
 network. The same problem is then looked at from a φ that has been trained, as in meta-transfer learning.
 """
 

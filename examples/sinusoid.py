@@ -48,7 +48,9 @@ def waves(seed: int, tasks: int = TASKS) -> ms.Task:
 
 def train(net: nn.Module, gradient: ms.MetaGradient, iterations: int, name: str) -> float:
     """Meta-train in place. Return the seconds that it took."""
-    step = ms.MetaStep(gradient, net, torch.optim.Adam(net.parameters(), lr=2e-3))
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, iterations)
+    step = ms.MetaStep(gradient, net, optimizer, clip=1.0, scheduler=falling)
     start = time.perf_counter()
     for k in track(range(iterations), description=f"{name:14s}"):
         step(waves(k))

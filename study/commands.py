@@ -14,6 +14,8 @@ from study.bench.command import app as bench
 from study.claims.command import reproduce
 from study.counts import counts
 from study.tables import pages
+from study.tutorials import tutorials
+from study.words import words
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 HELP = ("-h", "--help")
@@ -22,6 +24,8 @@ app = typer.Typer(name="study", help="What metastep costs, reproduces and was tr
 app.add_typer(bench, name="bench")
 app.command("claims")(reproduce)
 app.command()(counts)
+app.command()(tutorials)
+app.command()(words)
 
 
 def experiments() -> dict[str, str]:

@@ -24,9 +24,8 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
-from metastep.core.counting import counting
-from metastep.core.memory import peak_bytes
-from metastep.train.commit import PACKAGE
+from metastep.core.counting import counting, peak_bytes
+from metastep.train.device import PACKAGE
 from metastep.train.io import replace_file
 from study.problems import PROBLEMS, Step, by_hand, by_metastep, work_of
 
@@ -99,8 +98,8 @@ def own_module() -> Callable[[], object]:
     return lambda: step(ms.Task(support=(x[:, :5], y[:, :5]), query=(x[:, 5:], y[:, 5:])))
 
 
-def walk(call: Callable[[], object] | None = None) -> dict[str, int]:
-    """Follow control through named functions of the package; what only a first call does is left out."""
+def walk(call: Callable[[], object] | None = None, below: Path = PACKAGE) -> dict[str, int]:
+    """Follow control through named functions below a folder; what only a first call does is left out."""
     call = call or own_module()
     call()
     files: list[str] = []
@@ -108,7 +107,7 @@ def walk(call: Callable[[], object] | None = None) -> dict[str, int]:
     def follow(frame: Any, event: str, argument: object) -> None:
         del argument
         code = frame.f_code
-        if event == "call" and not code.co_name.startswith("<") and code.co_filename.startswith(f"{PACKAGE}/"):
+        if event == "call" and not code.co_name.startswith("<") and code.co_filename.startswith(f"{below}/"):
             files.append(code.co_filename)
 
     before = sys.getprofile()
@@ -165,7 +164,7 @@ def table(content: dict[str, Any]) -> Table:
 
 
 def counts(write: Annotated[bool, typer.Option("--write", help="Keep these numbers.")] = False) -> None:
-    """Count what one meta-step does on five problems, beside the numbers that are kept."""
+    """Count what one meta-step does on five problems, and compare with the numbers that are kept."""
     found, console = measured(), Console()
     console.print(table(found))
     walked = found["walk"]

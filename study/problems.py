@@ -34,8 +34,9 @@ class Work(NamedTuple):
     def meta(self) -> Params:
         """θ before the first step, in tensors of its own."""
         x, _ = self.tasks.support
-        meta = {"weights": torch.linspace(-1, 1, x.shape[1], dtype=x.dtype)} if self.weighted else self.start
-        return {name: p.clone().requires_grad_() for name, p in meta.items()}
+        if self.weighted:
+            return {"weights": torch.linspace(-1, 1, x.shape[1], dtype=x.dtype, device=x.device).requires_grad_()}
+        return {name: p.clone().requires_grad_() for name, p in self.start.items()}
 
     @property
     def start(self) -> Params:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from metastep.train.commit import CHANGED
-from metastep.train.device import device_for, device_name
+from metastep.train.device import CHANGED, device_for, device_name
 from study import CODE
 from study.bench import results as files
 from study.bench.results import Row

@@ -1,108 +1,120 @@
-"""Several runs in one process: each pauses where it would wait for the device, and the others continue meanwhile.
+"""Several works side by side, each in a process of its own: on a GPU, steps too small to fill it fill it together."""
 
-On a GPU each run has a CUDA stream of its own, so that steps too small to fill the card fill it together. The
-runs share nothing else: all work of a run on the device, from first tensor to last, is in the order of its stream.
-"""
+import multiprocessing as processes
+import os
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, TextIO, TypeVar
 
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, TypeVar
+from metastep.errors import MetastepError
+from metastep.train.stop import Stop, stop_on_signals
 
-import torch
-from rich.console import Console
-
-from metastep.train.progress import Display, shared_display
-from metastep.train.stop import stop_on_signals
-from metastep.train.turns import Turns
-
+Name = TypeVar("Name", bound=Hashable)
 Result = TypeVar("Result")
 
-IDLE = 1e-4  # seconds between two checks whether the device has finished the work of any run
+START = "spawn"  # a process that was forked cannot use a GPU
+LISTEN = 0.5  # seconds between two looks whether to stop
 
 
-def together(works: Iterable[Turns[Result]], places: int) -> Iterator[Result]:
-    """Run up to `places` of them at a time, and yield what each returns, as it ends.
+def together(works: Iterable[tuple[Name, Callable[[], Result]]], places: int) -> Iterator[tuple[Name, Result]]:
+    """Do up to `places` of the works at a time, and yield each name with what its work returned, as it ends.
 
-    The next of `works` is asked for when a place is free, and not after a signal to stop. An exception in one of them
-    ends all. To let the others continue, return the failure instead.
+    The next of `works` is asked for when a place is free, and not after a signal to stop, which all processes get. An
+    exception in one of them ends all. With one place, the works are done here, one after the other.
+
+    Args:
+        works: Names, and functions that can be pickled if there are several places.
+        places: How many run at a time.
     """
-    waiting, free = iter(works), [_stream(places) for _ in range(places)]
-    under_way: deque[_UnderWay[Result]] = deque()
-    with stop_on_signals() as stop, one_display() if places > 1 else nullcontext():
-        try:
-            while True:
-                while free and not stop.requested and (work := next(waiting, None)) is not None:
-                    under_way.append(_UnderWay(work, free.pop()))
-                if not under_way:
-                    return
-                each = _next_ready(under_way)
-                if each.ends(len(under_way) - 1):
-                    under_way.remove(each)
-                    free.append(each.stream)
-                    yield each.result
-        finally:
-            for each in under_way:
-                each.close()
+    with stop_on_signals() as stop:
+        yield from _here(works, stop) if places == 1 else _side_by_side(iter(works), places, stop)
 
 
-@contextmanager
-def one_display(console: Console | None = None) -> Iterator[None]:
-    """Make every `Progress` inside a line, with its name, of one display: a terminal has room for one at a time."""
-    display = Display(console or Console(stderr=True), named=True)
-    before = shared_display.set(display)
-    display.open()
+def _here(works: Iterable[tuple[Name, Callable[[], Result]]], stop: Stop) -> Iterator[tuple[Name, Result]]:
+    for name, work in works:
+        yield name, work()
+        if stop.requested:
+            return
+
+
+class _UnderWay(NamedTuple):
+    name: Any
+    process: Any
+
+
+def _side_by_side(
+    waiting: Iterator[tuple[Name, Callable[[], Result]]], places: int, stop: Stop
+) -> Iterator[tuple[Name, Result]]:
+    under_way: dict[Connection, _UnderWay] = {}
+    told = False
     try:
-        yield
+        while True:
+            while len(under_way) < places and not stop.requested and (next_one := next(waiting, None)) is not None:
+                result, each = _begun(*next_one)
+                under_way[result] = each
+            if not under_way:
+                return
+            if stop.requested and not told:
+                told = True
+                for each in under_way.values():
+                    each.process.terminate()  # it finishes its step, and keeps it
+            ready = wait(list(under_way), timeout=LISTEN)
+            for result in [each for each in under_way if each in ready]:
+                yield from _ended(result, under_way.pop(result), stop)
     finally:
-        display.close()
-        shared_display.reset(before)
+        for each in under_way.values():
+            each.process.terminate()
+        for each in under_way.values():
+            each.process.join()
 
 
-def _stream(places: int) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream() if places > 1 and torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
+def _begun(name: Name, work: Callable[[], Result]) -> tuple[Connection, _UnderWay]:
+    context: Any = processes.get_context(START)
+    result, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_done, args=(str(name), work, sender))
+    process.start()
+    sender.close()
+    return result, _UnderWay(name, process)
 
 
-class _UnderWay(Generic[Result]):
-    """Work that has been started, with its stream."""
-
-    result: Result
-
-    def __init__(self, turns: Turns[Result], stream: torch.cuda.Stream | None) -> None:
-        self._turns, self.stream = turns, stream
-        self._queued: torch.cuda.Event | None = None
-        self._begun = False
-
-    @property
-    def ready(self) -> bool:
-        """Whether the device has finished everything that was queued."""
-        return self._queued is None or bool(self._queued.query())  # type: ignore[no-untyped-call]
-
-    def ends(self, others: int) -> bool:
-        """Continue to the next pause. Return whether the work ended instead."""
-        with self._place():
-            try:
-                self._turns.send(others) if self._begun else next(self._turns)
-            except StopIteration as end:
-                self.result = end.value
-                return True
-            self._begun, self._queued = True, self.stream.record_event() if self.stream else None
-        return False
-
-    def close(self) -> None:
-        with self._place():
-            self._turns.close()
-
-    def _place(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.stream) if self.stream else nullcontext()
+def _done(name: str, work: Callable[[], Result], sender: Connection) -> None:
+    os.environ["TERM"] = "dumb"  # a terminal has room for one live line
+    sys.stderr = _Named(name, sys.stderr)
+    try:
+        sender.send((work(), None))
+    except BaseException as error:
+        sender.send((None, error))
 
 
-def _next_ready(under_way: deque[_UnderWay[Result]]) -> _UnderWay[Result]:
-    """Return the next in turn whose work on the device is done; never wait for one while another is ready."""
-    while True:
-        for _ in range(len(under_way)):
-            under_way.rotate(-1)
-            if under_way[-1].ready:
-                return under_way[-1]
-        time.sleep(IDLE)
+def _ended(result: Connection, each: _UnderWay, stop: Stop) -> Iterator[tuple[Any, Any]]:
+    try:
+        found, error = result.recv()
+    except EOFError:
+        found, error = None, MetastepError(f"{each.name}: its process was killed. Call it again to continue.")
+        if stop.requested:  # before it could listen
+            return
+    finally:
+        each.process.join()
+    if error is not None:
+        raise error
+    yield each.name, found
+
+
+class _Named:
+    """Standard error of one of several processes: every line begins with its name."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self._name, self._stream, self._begins = name, stream, True
+
+    def write(self, text: str) -> int:
+        lines = "".join((f"{self._name}  " if self._begins or i else "") + line for i, line in enumerate(_lines(text)))
+        self._begins = text.endswith("\n") or (self._begins and not text)
+        return self._stream.write(lines)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)

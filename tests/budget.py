@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 CORES = 2
-MINUTES = {"tests": 5.0, "compiled": 1.5, "kills": 1.5, "docs": 1.0}  # on so many cores
+MINUTES = {"tests": 5.0, "compiled": 1.5, "kills": 1.5, "docs": 1.0, "notebooks": 2.0, "wheel": 1.0}  # on so many cores
 SHOWN = 20
 _begun = pytest.StashKey["Spent"]()
 

@@ -19,6 +19,7 @@ _PUBLIC = {
     "core.optimizers": "SGD Adam AdamW RMSprop StepFunction",
     "core.modules": "apply as_module parameters use_batch_statistics",
     "core.compare": "compare gradient_difference",
+    "core.suggest": "suggest",
     "core.registry": "register",
     "train.fewshot.learner": "Learner",
     "errors": "MetastepError NonFiniteError",
@@ -53,7 +54,7 @@ def __getattr__(name: str) -> object:
 
 
 def _second_level(name: str) -> str:
-    """Where a name is that is looked for at the top"""
+    """Say where a name is that was looked for at the top."""
     rooms = {room: import_module(f"metastep.{place}") for room, place in _MODULES.items()}
     return next((f". It is ms.{room}.{name}" for room, at in rooms.items() if name in getattr(at, "__all__", ())), "")
 

@@ -33,6 +33,7 @@ from metastep.core.optimizers import (
 )
 from metastep.core.problems import accuracy as accuracy, every_window as every_window, few_shot as few_shot
 from metastep.core.registry import register as register
+from metastep.core.suggest import suggest as suggest
 from metastep.core.windows import Problem as Problem, Task as Task, Window as Window
 from metastep.errors import MetastepError as MetastepError, NonFiniteError as NonFiniteError
 from metastep.step.gradient import MetaGradient as MetaGradient

@@ -2,7 +2,7 @@
 
 import os
 
-from metastep.cli.interrupts import leave_at_ctrl_c
+from metastep.train.stop import leave_at_ctrl_c
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Time and memory of whole meta-iterations, beside what else one could write or install."""
+"""Time and memory of whole meta-iterations, and of what else one could write or install."""

@@ -144,7 +144,7 @@ class Grid:
     data: str | None = None
 
     def cases(self, implementation: str) -> Iterator[Case]:
-        """In the order of a table; a window that is longer than the inner loop is another's row already"""
+        """Return the cases in the order of a table. A window longer than the inner loop is another's row already."""
         for setting in self.settings:
             known = methods_of(setting)
             asked = [known[label] for label in self.methods or known if label in known]
@@ -180,7 +180,7 @@ def setting_of(name: str) -> FewShot | Transfer:
 
 
 def methods_of(setting: str) -> dict[str, tuple[str, int]]:
-    """What a user types: the method, its window"""
+    """Return the methods and windows by the names that a user types."""
     return TRANSFER_METHODS if isinstance(setting_of(setting), Transfer) else METHODS
 
 

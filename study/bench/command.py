@@ -1,4 +1,4 @@
-"""`python -m study bench`: what a meta-iteration costs here, beside the alternatives that are installed."""
+"""`python -m study bench`: what a meta-iteration costs here, and with the alternatives that are installed."""
 
 from pathlib import Path
 from typing import Annotated

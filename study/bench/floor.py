@@ -47,7 +47,7 @@ class Work:
         return Work(times * self.operations, times * self.bytes)
 
     def milliseconds(self, peaks: Peaks) -> tuple[float, float]:
-        """Of arithmetic, and of moving bytes; where they overlap perfectly, the larger one is the floor"""
+        """Return the time of arithmetic and of traffic. If they overlap perfectly, the larger one is the floor."""
         return 1e3 * self.operations / peaks.operations, 1e3 * self.bytes / peaks.bytes
 
 
@@ -91,7 +91,7 @@ class Layer:
 
     @property
     def _written(self) -> int:
-        """y, and beside it what the next layer sees, where that is less"""
+        """y, and what the next layer sees, where that is less"""
         return self.outputs + (self.seen if self.seen < self.outputs else 0)
 
     def _work(self, pictures: int, passes: int, numbers: int, weights: int) -> Work:
@@ -100,7 +100,7 @@ class Layer:
 
 
 def layers(setting: FewShot) -> Iterator[Layer]:
-    """Of the setting's net: its blocks, and the head"""
+    """Return the layers of the setting's net: its blocks, and the head."""
     blocks, head, _ = shapes_of(setting)
     for block in blocks:
         yield _convolution(block, first=block is blocks[0])
@@ -189,7 +189,7 @@ def back(layer: Layer, setting: FewShot, going: Passes) -> Work:
 
 
 def pictures(setting: FewShot) -> tuple[int, int]:
-    """Of an episode: support, query"""
+    """Return how many pictures an episode has: support, query."""
     episodes = setting.episodes
     return episodes.ways * episodes.shots, episodes.ways * episodes.queries
 

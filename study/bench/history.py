@@ -31,14 +31,14 @@ def append(path: Path, entry: Row) -> None:
 
 
 def compared(row: Row) -> tuple[Any, ...]:
-    """What two rows of different commits have in common if they can be compared"""
+    """Return what two rows of different commits have in common if they can be compared."""
     return case_of(row), row["other"], row["device"]
 
 
 def table(rows: Sequence[Row], only: Iterable[Row] | None = None) -> Table:
     """Commit after commit for each case; only: for those of these rows."""
     shown = Table(
-        "case", "commit", "date", title="ours and other's, turn about", header_style="bold", border_style="dim"
+        "case", "commit", "date", title="ours and other's, interleaved", header_style="bold", border_style="dim"
     )
     for heading in ("ms", "other's ms", "ours / other's", "pairs"):
         shown.add_column(heading, justify="right", no_wrap=True)

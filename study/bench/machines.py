@@ -47,7 +47,7 @@ def forget_peak() -> None:
 
 
 def peak_resident_mib() -> float:
-    """Of this program: on Linux, getrusage would begin with what its parent had when it started this one"""
+    """Return this program's peak. On Linux, getrusage would begin with the parent's when it started this one."""
     status = Path("/proc/self/status")
     if status.exists():
         return (

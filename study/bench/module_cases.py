@@ -1,4 +1,4 @@
-"""Workloads of `python -m study bench modules`: nets that are not differentiated by hand, beside hand-written loops.
+"""Workloads of `python -m study bench modules`: nets that are not differentiated by hand, and loops by hand.
 
 A subject knows its hand-written loop, and what a `MetaGradient` of it is made of. An implementation makes a step of a
 subject and a method; a new one is one more entry of `IMPLEMENTATIONS`.
@@ -17,11 +17,14 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import metastep as ms
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import peak_bytes
 from metastep.core.modules import plain_recurrence
+from metastep.errors import MetastepError
+from metastep.step.capture import unit
 from study.experiments.other_modules import EXAMPLES, RATE, STEPS, SUBJECTS, TASKS, WAYS
-from study.problems import Attention, Params, Step, Work, by_hand, conv4, weighted_problem
+from study.problems import Attention, Params, Step, Work, by_hand, conv4, moved, weighted, weighted_problem
 
+CPU = torch.device("cpu")
 WINDOWS = {"exact": 1, "window 4": 4}
 METHODS: dict[str, ms.methods.Method] = {name: ms.MultiStep(window) for name, window in WINDOWS.items()}
 IMPLICIT = ms.IMAML(strength=2.0, solver=ms.solvers.ConjugateGradient(steps=10))
@@ -37,6 +40,7 @@ class Subject(NamedTuple):
     steps: int
     meta: Params
     tasks: ms.Task
+    work: Work | None = None  # if there is one
 
     def gradient(self, method: str, **options: Any) -> ms.MetaGradient:
         return ms.MetaGradient(self.problem, self.methods[method], self.inner, steps=self.steps, **options)
@@ -54,13 +58,90 @@ def by_gradient(subject: Subject, method: str, **options: Any) -> Step:
     return step
 
 
-def in_a_third(subject: Subject, method: str) -> Step:
-    """Return the same, task by task, with a third of the memory that the loop by hand takes."""
-    budget = peak_bytes(subject.hand(method), torch.device("cpu"))[1] // 3
-    return by_gradient(subject, method, chunk_size=1, memory=max(1, budget))
+def states_alone(subject: Subject, method: str) -> Step:
+    """Return the same, task by task, in the least memory that holds the states of all windows."""
+    budget, found = 8 * peak_bytes(subject.hand(method), device_of(subject))[1], None
+    while budget := budget // 2:
+        step = by_gradient(subject, method, chunk_size=1, memory=budget)
+        step()
+        is_kept = all(words in step.path for words in ("states of all", "in memory"))  # type: ignore[attr-defined]
+        if found and not is_kept:
+            return found
+        found = step if is_kept else None
+    raise MetastepError("no budget keeps states alone.")
+
+
+def in_a_graph(subject: Subject, method: str) -> Step:
+    """Return the same, captured in a CUDA graph as a MetaStep does it."""
+    gradient = subject.gradient(method)
+
+    def estimated(state: tuple[()], *given: Any) -> tuple[tuple[()], tuple[Tensor, Params]]:
+        found = gradient.unchecked(*given)
+        return state, (found.loss, found.grad)
+
+    captured = unit(estimated, device_of(subject))
+
+    def step() -> tuple[Tensor, Params]:
+        found: tuple[Tensor, Params] = captured((), subject.meta, subject.tasks)[1]
+        step.path = captured.path  # type: ignore[attr-defined]
+        return found
+
+    return step
+
+
+def by_torch_func(subject: Subject, method: str) -> Step:
+    """Return the same as it is written by hand with torch.func."""
+    work, window = work_in(subject), WINDOWS[method]
+    mapped = torch.func.vmap(torch.func.grad_and_value(partial(outer_loss, work, window)), (None, 0, 0))
+
+    def step() -> tuple[Tensor, Params]:
+        with plainly(work.net):
+            grads, losses = mapped(subject.meta, *work.tasks)
+        return losses.mean(), {name: g.mean(0) for name, g in grads.items()}
+
+    return step
+
+
+def work_in(subject: Subject) -> Work:
+    if subject.work is None:
+        raise MetastepError("it is written for a module and a loss.")
+    return subject.work
+
+
+def outer_loss(work: Work, window: int, meta: Params, support: Any, query: Any) -> Tensor:
+    def inner_loss(params: Params) -> Tensor:
+        out = functional_call(work.net, params, support[0])
+        return weighted(out, support[1], meta) if work.weighted else work.loss(out, support[1])
+
+    params = work.start if work.weighted else meta
+    memory = [[torch.zeros_like(p) for p in params.values()] for _ in range(2)]
+    for k in range(work.steps):
+        if k % window == 0:
+            grads = tuple(torch.func.grad(inner_loss)(params).values())
+        after, memory = moved(work.inner, list(params.values()), memory, grads, k + 1)
+        params = dict(zip(params, after, strict=True))
+    return work.loss(functional_call(work.net, params, query[0]), query[1])
+
+
+def device_of(subject: Subject) -> torch.device:
+    return next(iter(subject.meta.values())).device
 
 
 Implementation = Callable[[Subject, str], Step]
+
+
+def by_peer(name: str, subject: Subject, method: str) -> Step:
+    """Return the same by another package, if it is installed."""
+    from study.bench.implementations import peer_modules
+
+    net, made = work_in(subject).net, getattr(peer_modules, f"by_{name}")(work_in(subject))
+
+    def step() -> tuple[Tensor, Params]:
+        with plainly(net):
+            found: tuple[Tensor, Params] = made()
+            return found
+
+    return step
 
 
 def by_jax(subject: Subject, method: str) -> Step:
@@ -70,12 +151,32 @@ def by_jax(subject: Subject, method: str) -> Step:
     return jax_modules.step(subject, method)
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {
-    "metastep": by_gradient,
-    "metastep task by task": partial(by_gradient, chunk_size=1),
-    "metastep in a third": in_a_third,
-    "metastep compiled": partial(by_gradient, compile=True),
-    "JAX jit": by_jax,
+class Way(NamedTuple):
+    """How a meta-gradient is computed.
+
+    Args:
+        make: Makes a step of a subject and a method.
+        usual: Whether it is measured for every method and number of threads. The others are for exact and the first.
+        device: The only kind of device that it runs on.
+        package: What has to be installed.
+    """
+
+    make: Implementation
+    usual: bool = False
+    device: str | None = None
+    package: str | None = None
+
+
+IMPLEMENTATIONS: dict[str, Way] = {
+    "metastep": Way(by_gradient, usual=True),
+    "metastep task by task": Way(partial(by_gradient, chunk_size=1)),
+    "metastep, states alone": Way(states_alone, device="cpu"),
+    "metastep captured": Way(in_a_graph, usual=True, device="cuda"),
+    "metastep compiled": Way(partial(by_gradient, compile=True), usual=True),
+    "torch.func by hand": Way(by_torch_func),
+    "JAX jit": Way(by_jax, device="cpu", package="jax"),
+    "higher": Way(partial(by_peer, "higher"), device="cpu", package="higher"),
+    "TorchOpt": Way(partial(by_peer, "torchopt"), device="cpu", package="torchopt"),
 }
 
 
@@ -95,7 +196,7 @@ def subject_of(work: Work) -> Subject:
 
         return switched
 
-    return Subject(METHODS, hand, problem, work.inner, work.steps, work.meta, work.tasks)
+    return Subject(METHODS, hand, problem, work.inner, work.steps, work.meta, work.tasks, work)
 
 
 @contextmanager
@@ -202,7 +303,8 @@ def implicit() -> Subject:
     """iMAML with ten steps of conjugate gradients, on the perceptron of `other_modules`."""
     work = other_module(PERCEPTRON)
     subject = subject_of(work)
-    return subject._replace(methods={"iMAML": IMPLICIT}, hand=lambda method: partial(imaml_by_hand, work, subject.meta))
+    hand = partial(imaml_by_hand, work, subject.meta)
+    return subject._replace(methods={"iMAML": IMPLICIT}, hand=lambda method: hand, work=None)
 
 
 def imaml_by_hand(work: Work, theta: Params) -> tuple[Tensor, Params]:
@@ -272,8 +374,8 @@ ABOUT = {
 }
 
 
-def made(name: str) -> Subject:
+def made(name: str, device: torch.device = CPU) -> Subject:
     """Return the subject of this name, the same at every call."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(0)
         return MADE[name]()

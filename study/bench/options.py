@@ -13,7 +13,7 @@ import typer
 from metastep.data.registry import find
 from metastep.errors import MetastepError, how_many
 from metastep.train.device import device_name
-from metastep.train.fields import Device
+from metastep.train.schema import Device
 from study import CODE
 from study.bench.cases import METHODS, SETTINGS, TRANSFER_METHODS, TRANSFERS, FewShot, Grid, Precision, chosen
 from study.bench.results import provenance
@@ -49,7 +49,7 @@ def typed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def grid_of(usual: Grid, given: dict[str, Any], place: torch.device) -> Grid:
-    """What was typed, and the usual where nothing was"""
+    """Return what was typed, and the usual where nothing was."""
     grid = replace(usual, **_fields(given, place))
     if grid.data:
         require_pictures(grid.data, (SETTINGS[name] for name in grid.settings if name in SETTINGS))
@@ -97,8 +97,9 @@ def about(name: str, given: dict[str, Any], place: torch.device, packages: Itera
     shown = {key: value for key, value in given.items() if key != "out"} | ({"data": "DATA"} if "data" in given else {})
     flags = ([f"--{key.replace('_', '-')}", *([] if value is True else [str(value)])] for key, value in shown.items())
     command = shlex.join(["python", "-m", "study", *name.split(), *(word for flag in flags for word in flag)])
-    threads = given["threads"]
-    suffix = "" if place.type == "cuda" else f", {how_many(threads, 'thread')}"
+    threads = str(given["threads"])  # of one, or of several
+    told = how_many(int(threads), "thread") if threads.isdigit() else f"{threads.replace(',', ' and ')} threads"
+    suffix = "" if place.type == "cuda" else f", {told}"
     kernels = ("triton",) if place.type == "cuda" and find_spec("triton") else ()
     return provenance(command, device_name(place) + suffix, (*packages, *kernels), folders=[CODE])
 

@@ -1,4 +1,4 @@
-"""`python -m study bench pairs` and `history`: two implementations turn about, at one commit after another."""
+"""`python -m study bench pairs` and `history`: two implementations interleaved, at one commit after another."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -12,8 +12,7 @@ from rich.console import Console
 from metastep.cli.common import refusals
 from metastep.errors import MetastepError
 from metastep.step.mapped import VMAP_CHUNK
-from metastep.train.commit import CHANGED
-from metastep.train.device import device_for
+from metastep.train.device import CHANGED, device_for
 from study.bench.cases import Case, chosen
 from study.bench.history import append, entries, table
 from study.bench.implementations import IMPLEMENTATIONS
@@ -57,7 +56,7 @@ def pairs(
     out: Annotated[Path | None, out_option("history", "jsonl")] = None,
     data: Data = None,
 ) -> None:
-    """Measure two implementations turn about, and add medians and their 95 % intervals to the history of commits."""
+    """Measure two implementations interleaved, and add medians and their 95 % intervals to the history of commits."""
     given = typed(locals())
     given["pairs"] = given.pop("number")
     with refusals():

@@ -1,4 +1,4 @@
-"""Two implementations of one case, turn about in one process: whatever else the machine does meets both.
+"""Two implementations of one case, interleaved in one process: a disturbance of the machine meets both.
 
 `python -m study.bench.pairs JSON` measures one pair of cases and prints the seconds of every turn.
 """

@@ -88,7 +88,7 @@ def told(ms: float) -> str:
 
 
 def readable(axis: Axis, values: Sequence[float]) -> None:
-    """From zero where all values are of one size, else logarithmic"""
+    """Draw from zero if all values are of one size, else on a logarithmic axis."""
     along = axis.axes
     if not values or min(values) <= 0 or max(values) < 4 * min(values):
         (along.set_ylim if axis is along.yaxis else along.set_xlim)(0)

@@ -21,9 +21,8 @@ from metastep.step.chain.serving import Served
 from metastep.step.gradient import Engine, MetaGradient
 from metastep.train.config import FewShot
 from metastep.train.device import prepare_device
-from metastep.train.fewshot.building import gradient_of
-from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.evaluate import Sampler
+from metastep.train.fewshot.learner import Learner, gradient_of
 from study.bench.cases import INNER, SETTINGS, Case
 from study.bench.implementations.ours import config_of
 from study.bench.results import Row, about_case
@@ -124,7 +123,7 @@ def way_to(config: FewShot, learner: Learner, precision: str, device: torch.devi
 
 
 def dtype_of(precision: str, device: torch.device) -> torch.dtype:
-    """Of parameters and pictures; where there are no kernels, bf16 is all of the arithmetic"""
+    """Return the type of parameters and pictures. Without kernels, bf16 is all of the arithmetic."""
     if precision == "fp64":
         return torch.float64
     return torch.bfloat16 if precision == "bf16" and device.type == "cpu" else torch.float32
@@ -149,4 +148,4 @@ def by_kernels(described: MetaGradient, size: int, precision: str) -> Engine:
     chosen = described.chain(size)
     require_kernels(chosen.chain)
     served = Served(described, chosen.chain, TritonOperators(precision), f"by Triton kernels ({precision})")
-    return Engine(served.estimate(None), served.require_values, served.path)
+    return Engine(served.estimate, served.require_values, served.path)

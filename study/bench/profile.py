@@ -32,7 +32,7 @@ def row(case: Case, device: torch.device) -> Row:
     begun = started(case, device)
     ms = 1e3 * statistics.median(timed(begun.step, begun.machine, REPEATS))
     with one_after_the_other():
-        if device.type == "cuda" and case.setting in SETTINGS:  # its kernels start early, unless they are told so now
+        if device.type == "cuda" and case.setting in SETTINGS:  # else its kernels start early
             begun = started(case, device)
         with profile(activities=[ACTIVITIES[device.type]]) as profiler:
             seconds_of(begun.step, begun.machine, ITERATIONS[device.type])
@@ -45,7 +45,7 @@ def row(case: Case, device: torch.device) -> Row:
 
 
 def merged(profiler: profile, device: torch.device) -> Iterator[Part]:
-    """What ran on the device; instances of one template are one kernel"""
+    """Return what ran on the device. Instances of one template are one kernel."""
     counts: dict[str, int] = defaultdict(int)
     micros: dict[str, float] = defaultdict(float)
     on_gpu, iterations = device.type == "cuda", ITERATIONS[device.type]
@@ -57,7 +57,7 @@ def merged(profiler: profile, device: torch.device) -> Iterator[Part]:
     return (Part(name, counts[name] / iterations, micros[name] / 1e3 / iterations) for name in counts)
 
 
-# Kernels of which a compiler or a library makes or has hundreds, each for one place
+# A compiler or a library has hundreds of such kernels, each for one place.
 FAMILIES = {
     "^triton_poi_": "inductor: pointwise", "^triton_(red|per)_": "inductor: reductions",
     "fprop": "convolution forward", "dgrad": "convolution, input gradient",

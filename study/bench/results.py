@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from metastep.errors import MetastepError
-from metastep.train.commit import CHANGED, commit
+from metastep.train.device import CHANGED, commit
 from metastep.train.io import read_file, replace_file
 from study.bench.cases import Case
 from study.bench.measure import Cost
@@ -37,7 +37,7 @@ def case_of(row: Row) -> Case:
 
 
 def provenance(command: str, device: str, packages: Iterable[str] = (), folders: Iterable[Path] = ()) -> dict[str, Any]:
-    """What someone needs to make the numbers again; folders: with code that has its part in it, beside the package"""
+    """Return what makes the numbers again. `folders` have code that takes part, in addition to the package."""
     return {
         "command": command,
         "commit": commit(*folders),
@@ -62,7 +62,7 @@ def write(path: Path, about: Mapping[str, Any], rows: Sequence[Row]) -> None:
 
 
 def resumed(path: Path, about: dict[str, Any]) -> tuple[dict[str, Any], list[Row]]:
-    """What `path` has already, if commit, device and versions are the same; failures are tried again.
+    """Return what `path` has already, if commit, device and versions are the same. Failures are tried again.
 
     What was measured on code that no commit has cannot be known to be the same. Rows of several commands can stand in
     one file: then all of these are told.

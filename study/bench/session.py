@@ -35,7 +35,7 @@ def run(
                 progress(done, len(left))
                 console.print(f"{done}/{len(left)}  {case.label}: {_cost(rows[-1])}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What was measured is in {path}; the same command goes on.", soft_wrap=True)
+        console.print(f"Stopped. What was measured is in {path}; the same command continues.", soft_wrap=True)
         finish(path, about, rows)
         raise typer.Exit(UNFINISHED) from None
     return about, rows

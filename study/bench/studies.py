@@ -73,7 +73,7 @@ def profile(
     threads: Threads = 1,
     out: Annotated[Path | None, out_option("profile")] = None,
 ) -> None:
-    """Where the time goes: kernels (on a CPU, operators) by name, and how long the device is busy at all."""
+    """Show where the time goes: kernels (on a CPU, operators) by name, and how long the device is busy."""
     given = typed(locals())
     _study("profile", given, SOME, lambda case, place: [profiles.row(case, place)])
 
@@ -89,7 +89,7 @@ def precision(
     out: Annotated[Path | None, out_option("precision")] = None,
     data: Data = None,
 ) -> None:
-    """How far the meta-gradient is from float64's, in every precision that there is here."""
+    """Measure how far the meta-gradient is from float64's, in every precision that is available."""
     given = typed(locals())
     _study("precision", given, SMOOTH, lambda case, place: precisions.rows(case, place, range(seeds)))
 

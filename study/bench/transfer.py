@@ -14,14 +14,13 @@ from typing import NamedTuple
 
 import torch
 
-from metastep.data.batches import Batch, Batches
+from metastep.data.draw import Batch, Batches
 from metastep.data.pictures import Labelled, Pictures
 from metastep.train import config as schema
 from metastep.train.config import Scratch, WhatAndWhere
-from metastep.train.transfer.building import layers_of, network, seeded, source_net, target_net
+from metastep.train.transfer.building import export, layers_of, network, seeded, source_net, target_net
 from metastep.train.transfer.features import Tapped
-from metastep.train.transfer.networks import Guidance, guidance
-from metastep.train.transfer.source import export
+from metastep.train.transfer.losses import Guidance, guidance
 from study.bench.cases import TRANSFERS, Case, Transfer
 from study.bench.workload import PRECISIONS
 
@@ -76,7 +75,7 @@ class Nets(NamedTuple):
 
 
 def nets(config: schema.Transfer, data: Pictures, x: torch.Tensor) -> Nets:
-    """For whoever does not have them built by training; `x`, of the batches, tells the sizes"""
+    """For nets that training did not build; `x`, of the batches, gives the sizes"""
     with untrained_source(config, data) as weights:
         target = Tapped(target_net(config, data, None).to(x.device, x.dtype).train(), ())
         if not isinstance(config.method, WhatAndWhere):

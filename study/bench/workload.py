@@ -19,8 +19,8 @@ from metastep.data.registry import load
 from metastep.nets.registry import load_net
 from metastep.step.chain.chain import Chain, chain_of
 from metastep.train.device import set_products
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fields import Precision
+from metastep.train.fewshot.evaluate import Sampler
+from metastep.train.schema import Precision
 from study.bench.cases import SETTINGS, Case, FewShot
 
 OUTER_RATE = 1e-3

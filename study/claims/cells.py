@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metastep.errors import MetastepError, how_many
-from metastep.train.fewshot.scores import mean
+from metastep.train.evaluate import mean
 from study.claims.claims import Finding, Presets, Verdict
 from study.claims.evidence import Evidence
 from study.claims.outcomes import Outcome

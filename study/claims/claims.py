@@ -37,9 +37,9 @@ class Claim:
     presets: Presets = ()
     """The runs that it needs; none where it is computed, measured or quoted"""
     stand_in: Presets = ()
-    """The same on other data, for whoever has not those of the paper"""
+    """The same on other data, where the paper's are missing"""
     group: int | None = None
-    """Where so many of the runs, one after the other, are enough by themselves"""
+    """How many runs in a row are enough to judge it"""
     computed: bool = False
     """Whether it is worked out on the spot"""
 
@@ -49,7 +49,7 @@ class Claim:
 
 
 def holds(true: bool) -> Verdict:
-    """Of a claim that is a statement, not a number"""
+    """Return the verdict on a statement, which is no number."""
     return "reproduced" if true else "not reproduced"
 
 

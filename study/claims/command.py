@@ -10,7 +10,7 @@ from metastep.cli.common import UNFINISHED, Data, refusals
 from metastep.data.errors import printable
 from metastep.errors import MetastepError
 from metastep.train.device import uses_gpu
-from metastep.train.fields import Device
+from metastep.train.schema import Device
 from study.claims import files, keeping
 from study.claims.claims import Claim
 from study.claims.evidence import Evidence
@@ -38,7 +38,7 @@ def reproduce(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=1, help="Seconds until it stops; what is under way is kept, and goes on in the next call."),
+        typer.Option(min=1, help="Seconds until it stops; unfinished runs are kept, and continue in the next call."),
     ] = None,
     together: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time.", show_default=f"{ON_GPU} on a GPU, else 1")
@@ -50,7 +50,7 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures from presets, and write one file for each claim.
 
-    Called again, it goes on where it stopped, and does nothing that is done. Ctrl-C is safe; exit status 130 says that
+    Called again, it continues where it stopped, and repeats nothing. Ctrl-C is safe; exit status 130 says that
     there is more to do.
     """
     with refusals():
@@ -96,6 +96,6 @@ def require_data(claims: list[Claim], evidence: Evidence, seeds: int | None) -> 
             other = next(filter(None, map(evidence.lacking, claim.stand_in)), absent)
             either = absent if other == absent else f"{absent}, or {other} in its place"
             raise MetastepError(
-                f"{claim.id} needs {either}, which is not at hand. Name the folder that has it with --data or "
+                f"{claim.id} needs {either}, which is missing. Name the folder that has it with --data or "
                 "METASTEP_DATA; `metastep data list` says where to get it."
             )

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metastep.train.fewshot.scores import mean
+from metastep.train.evaluate import mean
 from study.claims.cells import by_episode
 from study.claims.evidence import Evidence
 from study.claims.outcomes import Outcome
@@ -43,14 +43,14 @@ class Difference(NamedTuple):
 
 
 def paired(evidence: Evidence, of: str, to: str) -> Difference:
-    """On the same episodes, one by one"""
+    """Compare runs on the same episodes, one by one."""
     ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
     by_episode(ours + theirs)  # refuses what was tested on other episodes
     return Difference(of, to, *mean(by_episode(ours) - by_episode(theirs)), ours + theirs)
 
 
 def over_seeds(evidence: Evidence, of: str, to: str) -> Difference:
-    """Of two means over seeds; where one of them has one seed only, nobody knows how far it may be off"""
+    """Compare two means over seeds. With one seed, nobody knows how far it may be off."""
     ours, theirs = evidence.outcomes(of), evidence.outcomes(to)
     known = min(len(ours), len(theirs)) > 1
     return Difference(of, to, _mean(ours) - _mean(theirs), _welch(ours, theirs) if known else None, ours + theirs)
@@ -73,7 +73,7 @@ def _mean(outcomes: Sequence[Outcome]) -> float:
 
 
 def _variance(outcomes: Sequence[Outcome]) -> float:
-    """Of the mean"""
+    """Return the variance of the mean."""
     tests = [outcome.accuracy for outcome in outcomes]
     return statistics.variance(tests) / len(tests)
 

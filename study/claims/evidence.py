@@ -9,7 +9,7 @@ from metastep.errors import MetastepError
 from metastep.train.run import Run
 from study.claims import keeping
 from study.claims.kinds import kind_of
-from study.claims.outcomes import MADE, Outcome, Position
+from study.claims.outcomes import MADE, Outcome, Position, position
 
 
 class MissingError(MetastepError):
@@ -42,9 +42,9 @@ class Evidence:
         return {seed: found[seed] for seed in sorted(found) if Run.is_there(found[seed])}
 
     def position(self, preset: str, seed: int) -> Position | None:
-        """How far a run is; None where it was not begun"""
+        """Return how far a run is; None if it was not begun."""
         folder = self.folders(preset).get(seed)
-        return kind_of(preset).position(folder) if folder else None
+        return position(folder) if folder else None
 
     def finished(self, preset: str, seed: int) -> bool:
         """Trained, tested, and known where; or, of every preset that is trained as it is, what such a run found"""
@@ -53,7 +53,7 @@ class Evidence:
             return all(seed in self._kept(each) for each in self._trained_alike(preset))
         if not (folder / MADE).is_file():
             return False
-        return kind_of(preset).position(folder).finished and kind_of(preset).judged(folder)
+        return position(folder).finished and kind_of(preset).judged(folder)
 
     def _trained_alike(self, preset: str) -> Iterator[str]:
         kind = kind_of(preset)
@@ -88,11 +88,11 @@ class Evidence:
                 keeping.keep(self.kept, self._name(outcome.preset), outcome)
 
     def lacking(self, preset: str) -> str | None:
-        """What it needs to be judged and is not at hand; nothing, where there is a run already"""
+        """Return what is missing to judge it; nothing, where there is a run already."""
         if self._kept(preset) or any(self.finished(preset, seed) for seed in self.folders(preset)):
             return None
         return self.lacking_to_train(preset)
 
     def lacking_to_train(self, preset: str) -> str | None:
-        """What a new run of it needs and is not at hand"""
+        """Return what is missing for a new run of it."""
         return kind_of(preset).lacking(kind_of(preset).presets()[preset], self.data)

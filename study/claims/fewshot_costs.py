@@ -19,7 +19,7 @@ def bench_files(folder: Path) -> list[Path]:
 
 
 def with_more_steps(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    """Rows of the file, and of DEVICE-steps.json beside it: other numbers of inner steps, measured by themselves"""
+    """Rows of the file, and of DEVICE-steps.json next to it: other numbers of inner steps, measured by themselves"""
     rows, content = read_rows(path)
     more = more_steps(path)
     return (rows + read_rows(more)[0] if more else rows), content
@@ -46,7 +46,7 @@ def at_standard_steps(rows: Sequence[Row], setting: str) -> dict[str, Row]:
 
 
 def few_shot_saving(evidence: Evidence, presets: Presets) -> Finding:
-    """X2: Multi-step(4) beside MAML, 8 steps, in percent of the time"""
+    """X2: Multi-step(4) against MAML, 8 steps, in percent of the time"""
     found = few_shot_rows(evidence)
     if found is None:
         return absent(f"{', '.join(NEEDED)} of {STANDARD_STEPS} steps")

@@ -1,31 +1,26 @@
 """Few-shot runs of a preset: trained to the end, then tested on 600 episodes, the same ones for all of one setting."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from metastep.core.windows import window_lengths
 from metastep.data.episodes import Rotations
-from metastep.data.progress import Progress
+from metastep.data.errors import Progress
 from metastep.data.registry import data_set
 from metastep.train.config import FewShot
 from metastep.train.device import device_for, set_products
-from metastep.train.errors import RunError
-from metastep.train.fewshot import evaluate as evaluating, scores, train as training
-from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.evaluate import Request, digest
+from metastep.train.evaluate import OnEpisodes, digest, read_evaluations, save
+from metastep.train.fewshot import evaluate as evaluating
+from metastep.train.fewshot.evaluate import Request
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.longer import iterations_made
-from metastep.train.fewshot.scores import Evaluation
-from metastep.train.fewshot.train import Trained
-from metastep.train.fields import Device
+from metastep.train.io import RunError
 from metastep.train.presets import few_shot
-from metastep.train.run import Run
-from metastep.train.turns import Turns
+from metastep.train.run import Run, how_far
+from metastep.train.schema import EVALUATION_SEED, Device
 from study.claims.data_notes import data_root, files_note
-from study.claims.outcomes import Outcome, Position, read_made
+from study.claims.outcomes import Outcome, read_beside, read_made
 
 EPISODES = 600
 CHECKPOINT: Literal["best"] = "best"  # in validation; the last, where a preset has none
@@ -71,21 +66,6 @@ def described(config: FewShot, data: Path | None) -> str:
     return f"{config.data.name}, {classes}{turns[config.data.rotations]}{files}"
 
 
-def train(
-    config: FewShot, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
-) -> Turns[Trained]:
-    return training.train_in_turns(config, folder, data, reading=reading)
-
-
-def resume(folder: Path, data: Path | None) -> Turns[Trained]:
-    return training.resume_in_turns(folder, data)
-
-
-def position(folder: Path) -> Position:
-    run, config = Run.open(folder), read(folder)
-    return Position(iterations_made(run), config.iterations, "iteration")
-
-
 def judged(folder: Path) -> bool:
     learner = Learner.load(folder, CHECKPOINT)
     return all(_found(folder, *way) for way in _ways_to_test(learner))
@@ -104,16 +84,18 @@ def tested_as(preset: FewShot, learner: Learner) -> Learner:
 
 
 def _ways_to_turn(config: FewShot) -> tuple[Rotations, ...]:
-    """What it is judged by comes first; classes as they are come beside it, since papers differ in this"""
+    """What it is judged by comes first, then classes as they are, since papers differ in this"""
     return tuple(dict.fromkeys((config.test.rotations, "none")))
 
 
-def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation | None:
+def _found(folder: Path, learner: Learner, rotations: Rotations) -> OnEpisodes | None:
     """The evaluation of what the run has become, by the episodes that all are judged by"""
-    config, weights = learner.config, digest(learner)
+    config, weights = learner.config, digest(learner.meta)
     episodes, windows = config.test_episodes, window_lengths(config.test_steps, config.window)
     asked = (episodes.ways, episodes.shots, episodes.queries, rotations, EPISODES, EVALUATION_SEED)
-    for each in (each for each in scores.read_evaluations(folder) if not each.one_by_one):
+    for each in read_evaluations(folder):
+        if not isinstance(each, OnEpisodes) or each.one_by_one:
+            continue
         made = (each.ways, each.shots, each.queries, each.rotations, each.episodes, each.seed)
         pictures = each.dataset, each.split
         if (made, each.weights, pictures, each.windows) == (asked, weights, (config.data.name, "test"), windows):
@@ -122,12 +104,12 @@ def _found(folder: Path, learner: Learner, rotations: Rotations) -> Evaluation |
 
 
 def test(folder: Path, data: Path | None, device: Device, progress: Progress) -> None:
-    """In full precision, whatever it was trained in"""
+    """Test a run in full precision, whatever it was trained in."""
     set_products("float32")
     learner = Learner.load(folder, CHECKPOINT).to(device_for(device))
     for tested, rotations in _ways_to_test(learner):
         request = Request(rotations=rotations, episodes=EPISODES)
-        scores.save(folder, evaluating.evaluate(tested, request, data, progress))
+        save(folder, evaluating.evaluate(tested, request, data, progress))
 
 
 def outcome(folder: Path, preset: str) -> Outcome:
@@ -135,19 +117,18 @@ def outcome(folder: Path, preset: str) -> Outcome:
     evaluation, *others = (_found(folder, learner, rotations) for rotations in _ways_to_turn(few_shot()[preset]))
     if evaluation is None:
         raise RunError(f"{str(folder)!r}: was not tested on {EPISODES} episodes. Call `python -m study claims` again.")
-    trained = Trained(**Run.open(folder).load()["trained"])
     return Outcome(
         preset,
         config.seed,
         evaluation.accuracy,
         config.iterations,
         few_shot()[preset].iterations,
-        trained.seconds,
+        how_far(Run.open(folder)).seconds,
         config.precision,
         read_made(folder),
         learner.config.shared,
         {"best": "the best in validation", "last": "the last"}[learner.checkpoint],
         evaluation,
-        trained.beside,
+        read_beside(folder),
         others[0] if others else None,
     )

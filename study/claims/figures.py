@@ -59,7 +59,7 @@ def draw_costs(bench: Path, picture: Path) -> list[str]:
 
 
 def draw_gradient_differences(run: Outcome, picture: Path) -> None:
-    """How the transfer gradient changes in a virtual step, over a run that looked; and the rate of these steps"""
+    """Draw how the transfer gradient changes in a virtual step over a run, and the rate of these steps."""
     config = run.config
     assert isinstance(config, Transfer)  # no others look
     with mpl.rc_context(STYLE):

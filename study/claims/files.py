@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from metastep.errors import MetastepError
-from metastep.train.commit import commit
-from metastep.train.device import processor
+from metastep.train.device import commit, processor
 from metastep.train.io import explained, read_file, replace_file
 from study import CODE
 from study.claims.claims import Claim, Finding
@@ -69,7 +68,7 @@ def stands_in(content: Content) -> bool:
 
 
 def shown_value(content: Content) -> str:
-    """With its interval; of several numbers, each with its name"""
+    """Return a value with its interval, or several numbers, each with its name."""
     value = content["value"]
     if value is None:
         return ""

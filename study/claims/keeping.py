@@ -1,4 +1,4 @@
-"""What claims rest on, kept beside them: what each finished run found, one small file each.
+"""What claims rest on, kept next to them: what each finished run found, one small file each.
 
 With these files claims are judged again, and seeds are added, where the runs themselves are no more.
 """
@@ -29,7 +29,7 @@ def keep(folder: Path, name: str, outcome: Outcome) -> None:
 
 
 def command(outcome: Outcome) -> str:
-    """What makes such a run again; how it was tested is in the outcome"""
+    """Return the command that makes such a run again. How it was tested is in the outcome."""
     fewer = f" iterations={outcome.iterations}" if outcome.iterations < outcome.full else ""
     how = f"seed={outcome.seed} precision={outcome.precision}{fewer}"
     return f"metastep train {outcome.preset} {how} --data DATA"

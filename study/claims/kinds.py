@@ -1,17 +1,13 @@
 """The two kinds of runs, few-shot and transfer, behind one set of functions."""
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from metastep.data.progress import Progress
+from metastep.data.errors import Progress
 from metastep.errors import MetastepError
-from metastep.train.fields import Device
-from metastep.train.turns import Turns
+from metastep.train.schema import Device
 from study.claims import fewshot_runs, transfer_runs
-from study.claims.outcomes import Outcome, Position
-
-Reading = AbstractContextManager[Progress]
+from study.claims.outcomes import Outcome
 
 
 class Kind(Protocol):
@@ -29,16 +25,10 @@ class Kind(Protocol):
         """The configuration of a run"""
 
     def lacking(self, config: Any, data: Path | None) -> str | None:
-        """What a run with this configuration needs, and is not at hand"""
+        """Return what is missing for a run with this configuration."""
 
     def described(self, config: Any, data: Path | None) -> str:
         """The data, for the file of a claim"""
-
-    def train(self, config: Any, folder: Path, data: Path | None, reading: Reading) -> Turns[Any]: ...
-
-    def resume(self, folder: Path, data: Path | None) -> Turns[Any]: ...
-
-    def position(self, folder: Path) -> Position: ...
 
     def judged(self, folder: Path) -> bool:
         """Whether a run that is finished has been tested too"""

@@ -80,7 +80,7 @@ def naive_sgd(evidence: Evidence, presets: Presets) -> Finding:
 
 
 def _away_from_one_step(n: int, momentum: float) -> float:
-    """How far the meta-gradient through n shared steps is from the one through a single step at n times the rate"""
+    """Return how far n shared steps' meta-gradient is from that of a single step at n times the rate."""
     toy, rate = Toy.drawn(), 0.05
     shared = toy.gradient(MultiStep(window=n), SGD(rate, momentum=momentum))
     return float(relative_change(shared, toy.gradient(MAML(), SGD(n * rate, momentum=momentum), STEPS // n)))
@@ -102,7 +102,7 @@ def _products(toy: Toy, inner: InnerOptimizer, n: int) -> int:
 
 
 def split_sizes(evidence: Evidence, presets: Presets) -> Finding:
-    """Pictures of each part, counted in what the loaders return, for the data sets that are at hand"""
+    """Pictures of each part, counted in what the loaders return, for the data sets that are available"""
     counted = dict(_counted(evidence))
     absent = [name for name in TARGETS if name not in counted]
     wrong = [name for name, sizes in counted.items() if sizes != SIZES[name]]

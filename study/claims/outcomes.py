@@ -1,4 +1,4 @@
-"""What a finished run found, as far as a claim needs it; and where it was made, in a file beside the run."""
+"""What a finished run found, as far as a claim needs it; and where it was made, in a file next to the run."""
 
 import json
 from dataclasses import replace
@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 from metastep.train.config import FewShot, Transfer
 from metastep.train.device import device_for, environment
-from metastep.train.errors import RunError, problem
-from metastep.train.fewshot.scores import Evaluation
-from metastep.train.fields import Device
-from metastep.train.io import read_file, replace_file
-from metastep.train.metrics import read_metrics
-from metastep.train.run import Run
+from metastep.train.evaluate import OnEpisodes
+from metastep.train.io import RunError, problem, read_file, replace_file
+from metastep.train.record import read_metrics
+from metastep.train.run import Run, how_far
+from metastep.train.schema import Device
 from metastep.train.validated import checked, from_plain, to_plain
 
-MADE = "made.json"
+MADE, BESIDE = "made.json", "beside.txt"
 JOINED = ("device", "torch", "python", "commit")
 
 
@@ -29,6 +28,13 @@ class Position(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.done >= self.total
+
+
+def position(folder: Path) -> Position:
+    """Return how far the run in a folder is."""
+    run = Run.open(folder)
+    config = run.config(run.job)
+    return Position(how_far(run).length, config.length, config.unit)
 
 
 @checked(frozen=True)
@@ -59,11 +65,11 @@ class Outcome:
     """What it was trained and tested by"""
     checkpoint: str = ""
     """Of a few-shot run, which one was tested"""
-    evaluation: Evaluation | None = None
+    evaluation: OnEpisodes | None = None
     """Of a few-shot learner, with the accuracy of each episode"""
     beside: int = 0
     """The most other runs that shared the device while it was trained"""
-    unturned: Evaluation | None = None
+    unturned: OnEpisodes | None = None
     """On classes as they are, where they are turned to judge it"""
     gradient_differences: tuple[tuple[float, float], ...] = ()
     """(epoch, ‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖) of the transfer loss, as far as the run looked"""
@@ -86,3 +92,14 @@ def read_made(folder: Path) -> Made:
     parts = [row for row in read_metrics(Run(folder).metrics_path) if row["kind"] == "environment"]
     told = {name: dict.fromkeys(row[name] for row in parts if name in row) for name in JOINED}
     return replace(made, **{name: ", then ".join(each) for name, each in told.items() if each})
+
+
+def remember_beside(folder: Path, others: int) -> None:
+    """Keep how many other runs shared the device, of a run that continues the most"""
+    if others > read_beside(folder):
+        replace_file(folder / BESIDE, f"{others}\n".encode())
+
+
+def read_beside(folder: Path) -> int:
+    path = folder / BESIDE
+    return int(read_file(path)) if path.is_file() else 0

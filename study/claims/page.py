@@ -14,7 +14,7 @@ MANY = 4  # seconds of so many runs are listed; of more, their sum is told
 
 
 def summary(folder: Path) -> Iterator[str]:
-    """How many claims of each table have which verdict"""
+    """Count which verdict how many claims of each table have."""
     verdicts = ("better", "reproduced", "short", "not reproduced", "measured", "not run", "open")
     yield "| | claims | " + " | ".join(verdicts) + " |"
     yield "|---|---:|" + "---:|" * len(verdicts)

@@ -20,7 +20,7 @@ class Job(NamedTuple):
 
 
 def presets_of(claim: Claim, evidence: Evidence) -> Presets:
-    """Those of the paper's data where they are at hand, else of the stand-in if those are"""
+    """Return presets on the paper's data where it is available, else on the stand-in if that is."""
     if claim.stand_in and not _at_hand(claim.presets, evidence) and _at_hand(claim.stand_in, evidence):
         return claim.stand_in
     return claim.presets
@@ -41,7 +41,7 @@ def wanted_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -
 
 
 def jobs_for(claims: Iterable[Claim], evidence: Evidence, seeds: int | None) -> list[Job]:
-    """What is not finished and has its data at hand, first seeds first"""
+    """Return the jobs that are not finished and have their data, first seeds first."""
     jobs = wanted_for(claims, evidence, seeds)
     left = [job for job in jobs if not evidence.finished(*job) and evidence.lacking_to_train(job.preset) is None]
     return sorted(left, key=lambda job: (job.seed, *price(job.preset)))
@@ -69,7 +69,7 @@ def few_shot_price(config: FewShot) -> int:
 
 
 def is_done(claim: Claim, content: Content | None, evidence: Evidence, seeds: int | None) -> bool:
-    """Whether its file rests on all that is at hand, and on as many iterations and seeds as are wanted"""
+    """Whether its file rests on all that is available, and on as many iterations and seeds as are wanted"""
     if not is_judged(content):
         return False
     assert content is not None

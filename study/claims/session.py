@@ -1,29 +1,30 @@
 """Go through claims: judge what can be judged, train what is missing, judge again; stop cleanly when time is up."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from metastep.cli.common import progress_bar
-from metastep.data.progress import QUIETLY, Progress
+from metastep.data.errors import QUIETLY, Progress
 from metastep.errors import MetastepError, NonFiniteError, how_many
-from metastep.train.asked_for import require_run_of
-from metastep.train.budget import within
 from metastep.train.device import release
-from metastep.train.fields import Device
+from metastep.train.loop import resume, train
+from metastep.train.remembered import require_run_of
 from metastep.train.run import Run
+from metastep.train.schema import Device
 from metastep.train.stop import Stop, stop_on_signals
-from metastep.train.turns import Turns
+from study.budget import within
 from study.claims import files
 from study.claims.claims import Claim, Finding
 from study.claims.evidence import Evidence, MissingError
-from study.claims.kinds import Kind, kind_of
-from study.claims.outcomes import MADE, made_here, write_made
+from study.claims.kinds import kind_of
+from study.claims.outcomes import MADE, made_here, position, remember_beside, write_made
 from study.claims.planning import Job, presets_of, runs_of, wanted_for
 from study.together import together
 
@@ -39,6 +40,9 @@ class End(NamedTuple):
 
     finished: bool = False
     failure: str = ""
+    said: str = ""
+    diverged: bool = False
+    """It left the finite numbers, and would again"""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,6 @@ class Session:
     say: Callable[[str], None]
     together: int = 1
     """Runs at a time, which share the device"""
-
-    @property
-    def device(self) -> Device:
-        device: Device = self.changes.get("device", "auto")
-        return device
 
     def settle(self, claim: Claim) -> None:
         """Judge it and write its file, as far as there is something to judge by"""
@@ -71,7 +70,7 @@ class Session:
         self.write(claim, finding, content, anyway=any(map(self.evidence.outdated, presets)))
 
     def excuse(self, claim: Claim) -> None:
-        """What nobody could judge has a file too, which says why"""
+        """Write why nobody could judge a claim."""
         before, absent = files.read(self.out, claim.id), absence(claim, self.evidence)
         if before is None or before["note"].endswith((ABSENT, NOT_MADE)):
             reason = f"{absent} {ABSENT}" if absent else NOT_MADE
@@ -90,11 +89,12 @@ class Session:
         needs = [(claim, runs_of(claim, self.evidence)) for claim in claims]
         served = {job: [claim for claim, runs in needs if job.preset in runs] for job in jobs}
         ends: list[End] = []
-        with stop_on_signals() as stop, within(budget):
+        with stop_on_signals(), within(budget):
             for claim in claims:
                 self.settle(claim)
-            for end in together((self.complete(job, served[job], stop) for job in jobs), self.together):
+            for job, end in together(self.works(jobs), self.together):
                 ends.append(end)
+                self.conclude(end, job, served[job])
                 release()
         for claim in claims:
             self.excuse(claim)
@@ -103,7 +103,7 @@ class Session:
         if len(failed) + sum(end.finished for end in ends) < len(jobs):
             return False
         if failed:
-            raise MetastepError(f"{len(failed)} of the runs could not go on. {failed[0]}")
+            raise MetastepError(f"{len(failed)} of the runs could not continue. {failed[0]}")
         return True
 
     def _say_what_is_absent(self, claims: Sequence[Claim]) -> None:
@@ -111,66 +111,77 @@ class Session:
         if absent:
             what = ", ".join(dict.fromkeys(absent))
             self.say(
-                f"Not at hand, for {how_many(len(absent), 'claim')}: {what}. `metastep data list` says where it is."
+                f"Missing for {how_many(len(absent), 'claim')}: {what}. `metastep data list` says where to get it."
             )
 
-    def complete(self, job: Job, served: Sequence[Claim], stop: Stop) -> Turns[End]:
-        """Train, test, and settle the claims it serves; the others go on if this one cannot"""
+    def works(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Callable[[], End]]]:
+        """Each is said when its turn comes"""
+        for job in jobs:
+            self.say(str(self.evidence.folder(*job)))
+            yield job, partial(completed, self.evidence, job, self.changes, self.together)
+
+    def conclude(self, end: End, job: Job, served: Sequence[Claim]) -> None:
+        """Settle the claims that a run serves"""
+        if end.said:
+            self.say(end.said)
+        for claim in served if end.finished else ():
+            self.settle(claim)
+        for claim in served if end.diverged else ():
+            finding = Finding("not run", note=end.failure)
+            self.write(claim, finding, files.content_of(claim, finding))
+
+
+def completed(evidence: Evidence, job: Job, changes: dict[str, Any], places: int) -> End:
+    """Train a run and test it, as far as it goes; what is wrong with it ends no other"""
+    try:
+        with stop_on_signals() as stop:
+            return _advanced(evidence, job, changes, places, stop)
+    except (MetastepError, torch.OutOfMemoryError) as error:
+        failure = f"{job.preset}, seed {job.seed}: {_reason(error, places)}"
+        return End(failure=failure, said=failure, diverged=isinstance(error, NonFiniteError))
+
+
+def _reason(error: Exception, places: int) -> str:
+    if not isinstance(error, torch.OutOfMemoryError):
+        return str(error)
+    return f"the device has too little memory for it (--together {places}). Lower that to continue."
+
+
+def _advanced(evidence: Evidence, job: Job, changes: dict[str, Any], places: int, stop: Stop) -> End:
+    kind, folder, data = kind_of(job.preset), evidence.folder(job.preset, job.seed), evidence.data
+    config = kind.configured(job.preset, job.seed, evidence.iterations, changes)
+    showing = progress_bar if places == 1 else quietly
+    if not Run.is_there(folder):
+        train(config, folder, data, reading=showing(f"reading {config.data.name}"))
+    else:
+        require_run_of(config, folder, "--runs")
+        if not position(folder).finished:
+            resume(folder, data)
+    remember_beside(folder, places - 1)
+    at = position(folder)
+    if not at.finished:
+        return End(said=f"{folder}: stopped at {at.unit} {at.done:,} of {at.total:,}; the same command continues")
+    device: Device = changes.get("device", "auto")
+    if not (folder / MADE).is_file():
+        write_made(folder, made_here(kind.described(config, data), device))
+    if kind.judged(folder):
+        return End(finished=True)
+    with showing("testing") as shown:
         try:
-            finished = yield from self.advance(job, stop)
-            for claim in served if finished else ():
-                self.settle(claim)
-        except (MetastepError, torch.OutOfMemoryError) as error:
-            failure = f"{job.preset}, seed {job.seed}: {self.reason(error)}"
-            self.say(failure)
-            for claim in served if isinstance(error, NonFiniteError) else ():
-                finding = Finding("not run", note=failure)
-                self.write(claim, finding, files.content_of(claim, finding))
-            return End(failure=failure)
-        return End(finished)
+            kind.test(folder, data, device, _interruptible(shown, stop))
+        except StoppedError:
+            return End(said=f"{folder}: stopped while testing; the same command continues")
+    return End(finished=True)
 
-    def reason(self, error: Exception) -> str:
-        if not isinstance(error, torch.OutOfMemoryError):
-            return str(error)
-        return f"the device has too little memory for it (--together {self.together}). Lower that, and it goes on."
 
-    def advance(self, job: Job, stop: Stop) -> Turns[bool]:
-        """Train and test; False where it was stopped on the way"""
-        kind, folder = kind_of(job.preset), self.evidence.folder(job.preset, job.seed)
-        config = kind.configured(job.preset, job.seed, self.evidence.iterations, self.changes)
-        data = self.evidence.data
-        self.say(f"{folder}")
-        if not Run.is_there(folder):
-            yield from kind.train(config, folder, data, self.showing(f"reading {config.data.name}"))
-        else:
-            require_run_of(config, folder, "--runs")
-            if not kind.position(folder).finished:
-                yield from kind.resume(folder, data)
-        position = kind.position(folder)
-        if not position.finished:
-            at = f"{position.unit} {position.done:,} of {position.total:,}"
-            self.say(f"{folder}: stopped at {at}; the same command goes on")
-            return False
-        if not (folder / MADE).is_file():
-            write_made(folder, made_here(kind.described(config, data), self.device))
-        return kind.judged(folder) or self._test(kind, folder, stop)
-
-    def _test(self, kind: Kind, folder: Path, stop: Stop) -> bool:
-        with self.showing("testing") as shown:
-            try:
-                kind.test(folder, self.evidence.data, self.device, _interruptible(shown, stop))
-            except StoppedError:
-                self.say(f"{folder}: stopped while testing; the same command goes on")
-                return False
-        return True
-
-    def showing(self, doing: str) -> AbstractContextManager[Progress]:
-        """Beside other runs the display is theirs"""
-        return QUIETLY if self.together > 1 else progress_bar(doing)
+def quietly(doing: str) -> AbstractContextManager[Progress]:
+    """Beside other runs the terminal is theirs too"""
+    del doing
+    return QUIETLY
 
 
 def absence(claim: Claim, evidence: Evidence) -> str | None:
-    """What a claim needs that is not at hand"""
+    """Return what is missing for a claim."""
     lacking = [evidence.lacking(preset) for preset in presets_of(claim, evidence)]
     size = claim.group or max(len(lacking), 1)
     groups = [lacking[first : first + size] for first in range(0, len(lacking), size)]
@@ -179,7 +190,7 @@ def absence(claim: Claim, evidence: Evidence) -> str | None:
 
 
 def absent_for_more(claim: Claim, evidence: Evidence, seeds: int | None) -> str | None:
-    """What further seeds of a claim need, which can be judged by those that there are, and is not at hand"""
+    """Return what is missing for further seeds of a claim that can be judged by the present ones."""
     judged = {run for run in runs_of(claim, evidence) if evidence.lacking(run) is None}
     left = (job for job in wanted_for([claim], evidence, seeds) if job.preset in judged and not evidence.finished(*job))
     return next(filter(None, (evidence.lacking_to_train(job.preset) for job in left)), None)

@@ -1,4 +1,4 @@
-"""Claims about time in transfer: Multi-step beside the baseline, T = 2."""
+"""Claims about time in transfer: Multi-step against the baseline, T = 2."""
 
 import math
 from pathlib import Path
@@ -130,12 +130,12 @@ class Epochs(NamedTuple):
 
     @property
     def savings(self) -> dict[str, float]:
-        """In percent"""
+        """Return the savings in percent."""
         return {target: round(100 * (1 - ours / exact), 1) for target, (exact, ours) in self.seconds.items()}
 
 
 def epochs(evidence: Evidence) -> Epochs | None:
-    """Of the first file that has all targets"""
+    """Return the rows of the first file that has all targets."""
     wanted = {target: transfer_setting(target, "adam") for target in TARGETS}
     for path in transfer_files(evidence.bench):
         pairs, content = pairs_in(path)

@@ -3,25 +3,21 @@
 Those of LOOKED_AT also look, some LOOKS times, at how the transfer gradient changes in a virtual step.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metastep.data.progress import Progress
+from metastep.data.errors import Progress
 from metastep.data.registry import data_set
 from metastep.errors import MetastepError
 from metastep.train.config import Transfer
-from metastep.train.fields import Device
-from metastep.train.metrics import read_metrics
 from metastep.train.presets import transfer
-from metastep.train.run import Run
-from metastep.train.transfer import train as training
-from metastep.train.transfer.epoch import Trained
-from metastep.train.transfer.source import find_weights
-from metastep.train.turns import Turns
+from metastep.train.record import read_metrics
+from metastep.train.run import Run, how_far
+from metastep.train.schema import Device
+from metastep.train.transfer.building import find_weights
 from study.claims.data_notes import data_root, files_note
-from study.claims.outcomes import Outcome, Position, read_made
+from study.claims.outcomes import Outcome, read_beside, read_made
 from study.targets import SIZES
 
 LOOKED_AT, LOOKS = "-sgd-baseline", 144  # as the paper's figure does; a look takes as long as several iterations
@@ -68,7 +64,7 @@ def lacking(config: Transfer, data: Path | None) -> str | None:
 
 
 def is_there(name: str, data: Path | None) -> bool:
-    """Whether a data set is at hand"""
+    """Whether a data set is available"""
     kind, root = data_set(name), data_root(data)
     return kind.embedded or bool(root and kind.find(root))
 
@@ -82,22 +78,6 @@ def described(config: Transfer, data: Path | None) -> str:
     return f"{config.data.name} at {config.data.size}×{config.data.size}, {config.data.augment}{files}{source}"
 
 
-def train(
-    config: Transfer, folder: Path, data: Path | None, reading: AbstractContextManager[Progress]
-) -> Turns[Trained]:
-    return training.train_in_turns(config, folder, data, reading)
-
-
-def resume(folder: Path, data: Path | None) -> Turns[Trained]:
-    return training.resume_in_turns(folder, data)
-
-
-def position(folder: Path) -> Position:
-    run, config = Run.open(folder), read(folder)
-    done = int(run.load()["trained"]["epoch"]) if run.last.is_file() else 0
-    return Position(done, config.epochs, "epoch")
-
-
 def judged(folder: Path) -> bool:
     del folder  # every epoch was
     return True
@@ -109,19 +89,19 @@ def test(folder: Path, data: Path | None, device: Device, progress: Progress) ->
 
 def outcome(folder: Path, preset: str) -> Outcome:
     run, config = Run.open(folder), read(folder)
-    trained, iterations = Trained(**run.load()["trained"]), int(read_metrics(run.metrics_path)[-1]["step"])
+    trained = how_far(run)
     assert trained.test is not None  # it is finished
     return Outcome(
         preset,
         config.seed,
         100 * trained.test,
-        iterations,
-        iterations,
+        trained.iterations,
+        trained.iterations,
         trained.seconds,
         config.precision,
         read_made(folder),
         config.shared,
-        beside=trained.beside,
+        beside=read_beside(folder),
         gradient_differences=gradient_differences(run.metrics_path),
     )
 

@@ -14,7 +14,7 @@ from metastep.data.draw import draw
 from metastep.data.episodes import Episodes
 from metastep.data.registry import load
 from metastep.train.config import FewShot
-from metastep.train.fewshot.building import gradient_of
+from metastep.train.fewshot.learner import gradient_of
 from study import results
 from study.experiments import arguments
 from study.experiments.compare_conv4 import EVALUATION_SEED, told
@@ -28,7 +28,7 @@ METHODS = {
 
 
 def gradients(config: FewShot, net: nn.Module) -> dict[str, ms.MetaGradient]:
-    """Without weight decay, of which an implicit gradient would not know"""
+    """Return meta-gradients without weight decay, which an implicit one would not see."""
     config = replace(config, inner=replace(config.inner, weight_decay=0.0))
     return {name: gradient_of(replace(config, method=method), net) for name, method in METHODS.items()}
 

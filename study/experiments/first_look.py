@@ -13,8 +13,8 @@ from metastep.core.windows import Task
 from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
 from metastep.train.config import FewShot
+from metastep.train.fewshot.job import prepare
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import prepare
 
 HEAD = "head"  # how the names of the last layer's parameters begin
 
@@ -22,7 +22,8 @@ HEAD = "head"  # how the names of the last layer's parameters begin
 @torch.no_grad()
 def first_look(config: FewShot, images: Pictures) -> dict[str, float | None]:
     """Means over the tasks of the first iteration, None where they are not finite; of the queries, all but the last"""
-    learner, _, gradient, draw, _ = prepare(config, images, None, ALONE)
+    job = prepare(config, images, None, ALONE)
+    learner, gradient, draw = job.learner, job.gradient, job.draw
     batch = draw(0, config.tasks)
     grad = gradient.unchecked(learner.meta, batch).grad
     size = config.chunk_size or config.tasks
@@ -33,7 +34,7 @@ def first_look(config: FewShot, images: Pictures) -> dict[str, float | None]:
 
 
 def adaptation(learner: Learner, task: Task) -> dict[str, Tensor]:
-    """What the inner loop does to one task, and to the features: everything before the head"""
+    """Return what the inner loop does to one task, and to its features (all before the head)."""
     x, y = task.query
     adapted = learner.adapted(task.support)
     before, after = learner.logits(learner.meta, x), learner.logits(adapted, x)

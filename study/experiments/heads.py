@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from metastep import Learner
+from metastep.train.evaluate import OnEpisodes, paired_difference
 from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.scores import Evaluation, paired_difference
 from study import results
 from study.experiments import arguments
 
@@ -21,7 +21,7 @@ EARLY = 1  # steps
 
 
 def apart(weight: Tensor) -> Tensor:
-    """Of each row, its distance from the mean of all"""
+    """Return the distance of each row from the mean of all."""
     distances: Tensor = (weight - weight.mean(0)).norm(dim=1)
     return distances
 
@@ -49,7 +49,7 @@ def row(folder: Path, episodes: int, data: Path | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def early(evaluation: Evaluation) -> float | None:
+def early(evaluation: OnEpisodes) -> float | None:
     """Accuracy after EARLY steps; a window may be longer"""
     return next((score.accuracy for score in evaluation.by_step if score.step == EARLY), None)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from metastep import Learner
 from metastep.train.config import FewShot
-from metastep.train.fewshot.evaluate import Request, digest, evaluate
-from metastep.train.fewshot.scores import Evaluation
-from metastep.train.fewshot.shipped import find_learner
+from metastep.train.evaluate import OnEpisodes, digest
+from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.io import replace_file
+from metastep.train.presets import find_learner
 from study import results
 from study.claims import keeping
 from study.experiments import arguments
@@ -61,12 +61,12 @@ def measured(learner: Learner, options: argparse.Namespace) -> dict[str, Any]:
 
 def kept(learner: Learner, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
     """Where and by what its run was made is where and by what this was measured"""
-    if before.get("otherwise") and before["evaluation"]["weights"] == digest(learner):
+    if before.get("otherwise") and before["evaluation"]["weights"] == digest(learner.meta):
         raise SystemExit(
             f"results/learners/{options.name}.json has more of these weights. Leave --kept out, or remove it."
         )
     outcomes = map(keeping.read, sorted((CLAIMS / keeping.FOLDER).glob("*.json")))
-    found = [(o.made, o.evaluation) for o in outcomes if o.evaluation and o.evaluation.weights == digest(learner)]
+    found = [(o.made, o.evaluation) for o in outcomes if o.evaluation and o.evaluation.weights == digest(learner.meta)]
     if not found:
         raise SystemExit(f"{CLAIMS / keeping.FOLDER} has no run with these weights. Leave --kept out, to measure.")
     made, evaluation = found[0]
@@ -79,5 +79,5 @@ def command(options: argparse.Namespace) -> str:
     return arguments.command(f"learner {options.name}", options, "name", *untold)
 
 
-def told(found: Evaluation) -> dict[str, Any]:
+def told(found: OnEpisodes) -> dict[str, Any]:
     return {key: value for key, value in asdict(found).items() if key != "accuracies"}

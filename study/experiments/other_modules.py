@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import metastep as ms
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import peak_bytes
 from metastep.core.modules import plain_recurrence
 from metastep.train.device import device_for
 from study import results
@@ -73,7 +73,7 @@ SUBJECTS = {
 
 
 def loop_over_tasks(net: nn.Module, meta: dict[str, Tensor], tasks: ms.Task) -> dict[str, Tensor]:
-    """As it is written by hand, with the switches that second derivatives need"""
+    """Return the meta-gradient as it is written by hand, with the switches that second derivatives need."""
 
     def error(phi: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(net, phi, (x,)), y)

@@ -21,12 +21,11 @@ from metastep.data.pictures import Pictures
 from metastep.step.ranks import ALONE
 from metastep.train.config import FewShot
 from metastep.train.device import prepare_device, uses_gpu
-from metastep.train.fewshot.evaluate import Request, evaluate
+from metastep.train.evaluate import OnEpisodes, paired_difference
+from metastep.train.fewshot.evaluate import Request, evaluate, fitted, read_images
+from metastep.train.fewshot.job import prepare
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import meta_step, prepare
-from metastep.train.fewshot.sampling import fitted, read_images
-from metastep.train.fewshot.scores import Evaluation, paired_difference
-from metastep.train.fields import Precision
+from metastep.train.schema import Precision
 from study import results
 from study.experiments import arguments
 from study.experiments.plain import plain_cross_entropy
@@ -50,20 +49,20 @@ class Trained(NamedTuple):
 
 
 def trained(config: FewShot, images: Pictures, plain: bool) -> Trained:
-    parts, began = prepare(config, images, None, ALONE), time.perf_counter()
+    job, began = prepare(config, images, None, ALONE), time.perf_counter()
     if plain:
-        problem = few_shot(parts.learner.net, plain_cross_entropy)
-        parts = parts._replace(gradient=replace(parts.gradient, problem=problem))
-    step, losses = meta_step(config, parts, ALONE, done=0), []
+        job.gradient = replace(job.gradient, problem=few_shot(job.learner.net, plain_cross_entropy))
+    job.begin(0)
+    step, losses = job.step, []
     for k in range(config.iterations):
         seed_noise(config.seed, k)
         losses.append(step().loss.clone())  # a replay writes over what the last one returned
     step.settle()
-    return Trained(parts.learner, torch.stack(losses).cpu(), step.path, time.perf_counter() - began)
+    return Trained(job.learner, torch.stack(losses).cpu(), step.path, time.perf_counter() - began)
 
 
-def tested(learner: Learner, episodes: int, data: Path | None) -> Evaluation:
-    """In full precision, whatever it was trained in"""
+def tested(learner: Learner, episodes: int, data: Path | None) -> OnEpisodes:
+    """Test a run in full precision, whatever it was trained in."""
     prepare_device(learner.config.device, "float32", learner.config.threads)
     return evaluate(learner, Request(episodes=episodes), data)
 
@@ -90,7 +89,7 @@ def together_for(losses: Tensor, others: Tensor) -> int:
 class Found(NamedTuple):
     config: FewShot
     run: Trained
-    test: Evaluation
+    test: OnEpisodes
 
 
 def compared(config: FewShot, method: str, episodes: int, data: Path | None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The paper's few-shot settings for studies: on Omniglot or, where that is not at hand, on glyphs; a CPU's smaller."""
+"""The paper's few-shot settings for studies: on Omniglot or, without it, on glyphs; smaller on a CPU."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ def size_here() -> Size:
 
 
 def data_set(data: Path | None) -> str:
-    """Omniglot, where it is at hand"""
+    """Omniglot, where it is available"""
     return "glyphs" if fewshot_runs.lacking(few_shot()["omniglot-5w1s-maml"], data) else "omniglot"
 
 

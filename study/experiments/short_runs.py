@@ -17,7 +17,7 @@ from metastep import Learner
 from metastep.cli.common import unless_stopped
 from metastep.train.config import FewShot
 from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.train import train
+from metastep.train.loop import train
 from metastep.train.presets import few_shot
 from study import results
 from study.experiments import arguments

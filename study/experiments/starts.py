@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from metastep.cli.common import UNFINISHED
-from metastep.nets.head_init import HeadInit
+from metastep.nets.conv4 import HeadInit
 from metastep.train.config import FewShot
-from metastep.train.fewshot.sampling import fitted, read_images
+from metastep.train.fewshot.evaluate import fitted, read_images
 from metastep.train.io import replace_file
-from metastep.train.turns import Turns
-from study.claims import fewshot_runs
+from study.claims.outcomes import position
 from study.experiments import arguments, trials
 from study.experiments.first_look import first_look
 from study.experiments.settings import PAPER, Size, configured, data_set
@@ -57,10 +56,10 @@ class Study:
         works = {job.name: partial(self.run, job) for job in jobs}
         return trials.complete(works, self.finished, places, budget)
 
-    def run(self, job: Job) -> Turns[str]:
+    def run(self, job: Job) -> str:
         """A trial, and a look at its start"""
         config, folder = self.config(job), self.runs / job.name
-        failure = yield from trials.trained(fewshot_runs, config, folder, self.data)
+        failure = trials.trained(config, folder, self.data)
         if not (folder / LOOK).is_file():
             images, _ = read_images(config, self.data)
             replace_file(folder / LOOK, json.dumps(first_look(fitted(config, images), images)).encode())
@@ -71,7 +70,7 @@ class Study:
         return (self.runs / name / LOOK).is_file()
 
     def finished(self, name: str) -> bool:
-        return self.has_begun(name) and fewshot_runs.position(self.runs / name).finished
+        return self.has_begun(name) and position(self.runs / name).finished
 
     def row(self, job: Job, failure: str = "") -> dict[str, Any]:
         folder, setting = self.runs / job.name, f"{data_set(self.data)}-{job.setting}"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import metastep as ms
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import peak_bytes
 from metastep.nets.conv4 import Conv4
 from study import results
 from study.bench.machines import peak_resident_mib

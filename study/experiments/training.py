@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from metastep.train.io import replace_file
-from metastep.train.metrics import read_metrics
 from metastep.train.presets import few_shot
+from metastep.train.record import read_metrics
 from metastep.train.run import Run
 from study import results
 from study.claims import transfer_runs

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from metastep.cli.transfer_demo import METHODS, configured, finished
+from metastep.cli.demo import METHODS, configured, finished
 from metastep.train import presets
 from metastep.train.config import Transfer
-from metastep.train.transfer.source import source_run
+from metastep.train.transfer.building import source_run
 from study import results
 from study.experiments import arguments
 
@@ -37,7 +37,7 @@ def run(seed: int, folder: Path, epochs: int | None) -> Iterator[dict[str, Any]]
 
 
 def row(name: str, seed: int, config: Transfer, folder: Path) -> dict[str, Any]:
-    trained = finished(folder, config)
+    trained = finished(folder, config, config.method_name)
     assert trained.best is not None
     assert trained.test is not None
     few = f"-{config.data.per_class}-per-class" if config.data.per_class else ""

@@ -23,12 +23,12 @@ import torch
 
 from metastep.cli.common import unless_stopped
 from metastep.core.curvature import exact_forward
-from metastep.data.batches import Batches
+from metastep.data.draw import Batches
 from metastep.step.capture import Captured as CapturedUnit, Unit, recorded_by_cuda
 from metastep.step.compiler.compiling import Compiled, Step
 from metastep.train import config as schema
 from metastep.train.device import device_for
-from metastep.train.transfer import lookahead
+from metastep.train.transfer import iteration as algorithm
 from metastep.train.transfer.building import laid_out, layout_on, method_of
 from metastep.train.transfer.iteration import initial_state, iteration
 from study import results
@@ -54,12 +54,12 @@ VARIANTS = {"": METHODS, "no mixed part": PAIR, "source run again": PAIR, "sourc
 @contextmanager
 def whole_products(wanted: bool) -> Iterator[None]:
     """The first window pays for (∂²L/∂φ²)·d too, which nobody asks for"""
-    kept = lookahead.mixed
-    lookahead.mixed = exact_forward if wanted else kept
+    kept = algorithm.mixed
+    algorithm.mixed = exact_forward if wanted else kept
     try:
         yield
     finally:
-        lookahead.mixed = kept
+        algorithm.mixed = kept
 
 
 def measured(

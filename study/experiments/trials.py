@@ -1,6 +1,6 @@
 """Runs that are judged on what is held out for validation, to choose by: several at a time on a GPU, each in a folder.
 
-Ctrl-C and --budget stop cleanly, and the same command goes on. Exit status 130 says that there is more to do.
+Ctrl-C and --budget stop cleanly, and the same command continues. Exit status 130 says that there is more to do.
 """
 
 import argparse
@@ -9,24 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from metastep.data.progress import QUIETLY
 from metastep.errors import NonFiniteError
-from metastep.train.asked_for import require_run_of
-from metastep.train.budget import within
 from metastep.train.config import FewShot, Transfer, Validation
 from metastep.train.device import release, uses_gpu
-from metastep.train.metrics import read_metrics
-from metastep.train.run import Run
+from metastep.train.loop import resume, train
+from metastep.train.record import read_metrics
+from metastep.train.remembered import require_run_of
+from metastep.train.run import Run, how_far
 from metastep.train.stop import stop_on_signals
-from metastep.train.turns import Turns
 from study import results
-from study.claims.kinds import Kind
+from study.budget import within
+from study.claims.outcomes import position
 from study.tables.curves import draw_accuracies
 from study.together import together
 
 TOGETHER = 4  # on a GPU
 
-Trial = Callable[[], Turns[str]]  # trains as far as it goes; what was wrong with it, if something was
+Trial = Callable[[], str]  # trains as far as it goes; what was wrong with it, if something was
 
 
 def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> None:
@@ -34,12 +33,12 @@ def add_options(parser: argparse.ArgumentParser, iterations: int, runs: str) -> 
     parser.add_argument("--looks", type=int, default=10, help="validations of a run")
     parser.add_argument("--episodes", type=int, default=100, help="of a validation")
     parser.add_argument("--together", type=int, default=TOGETHER if uses_gpu("auto") else 1, help="runs at a time")
-    parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and goes on")
+    parser.add_argument("--budget", type=float, help="seconds; what runs then is kept, and continues")
     parser.add_argument("--runs", type=Path, default=Path("runs", runs), help="the folder for the runs")
 
 
 def validated(config: FewShot, iterations: int, looks: int, episodes: int) -> FewShot:
-    """On training classes alone, judged on those held out"""
+    """Return a configuration that trains on training classes alone, and is judged on those held out."""
     every = max(1, iterations // looks)
     return replace(
         config,
@@ -53,15 +52,15 @@ def usual_precision() -> Literal["tf32", "float32"]:
     return "tf32" if uses_gpu("auto") else "float32"
 
 
-def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[str]:
+def trained(config: FewShot | Transfer, folder: Path, data: Path | None) -> str:
     """A trial"""
     try:
         if not Run.is_there(folder):
-            yield from kind.train(config, folder, data, QUIETLY)
+            train(config, folder, data)
             return ""
         require_run_of(config, folder, "--runs")
-        if not kind.position(folder).finished:
-            yield from kind.resume(folder, data)
+        if not position(folder).finished:
+            resume(folder, data)
     except NonFiniteError as error:
         return str(error)
     return ""
@@ -70,14 +69,10 @@ def trained(kind: Kind, config: Any, folder: Path, data: Path | None) -> Turns[s
 def complete(
     trials: Mapping[str, Trial], finished: Callable[[str], bool], places: int, budget: float | None
 ) -> dict[str, str]:
-    """Every one as far as time allows; those that came to their end, or cannot go on, with the reason"""
+    """Every one as far as time allows; those that ended, or cannot continue, with the reason"""
     ended: dict[str, str] = {}
-
-    def named(name: str, trial: Trial) -> Turns[tuple[str, str]]:
-        return name, (yield from trial())
-
     with stop_on_signals(), within(budget):
-        for name, failure in together((named(*item) for item in trials.items()), places):
+        for name, failure in together(trials.items(), places):
             if failure or finished(name):
                 ended[name] = failure
             print(f"{name}: {failure or ('done' if finished(name) else 'stopped')}", flush=True)
@@ -87,39 +82,30 @@ def complete(
 
 def few_shot_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
     run = Run.open(folder)
-    config, trained, seen = run.config(FewShot), state(run), validations(run)
+    config, at, seen = run.config(FewShot), how_far(run), validations(run)
     return {
         "setting": setting, "ways": config.data.ways, "implementation": "metastep", "method": method,
         "steps": config.steps, "window": config.window, "tasks": config.tasks, "chunk": config.chunk_size,
         "precision": config.precision, "filters": config.net.options.get("filters"), "rate": config.inner.lr,
-        "head": config.net.options.get("head_init"), "iterations": trained.get("iterations", 0),
-        "wanted": config.iterations, **cost(trained), "episodes": config.validation.episodes,
+        "head": config.net.options.get("head_init"), "iterations": at.iterations,
+        "wanted": config.iterations, "seconds": round(at.seconds, 1), "episodes": config.validation.episodes,
         "curve": curve(seen), "interval": percent(seen[-1]["validation_interval"]) if seen else None, "note": failure,
     }  # fmt: skip
 
 
 def transfer_row(folder: Path, setting: str, method: str, failure: str) -> dict[str, Any]:
-    """What counts is the test at the first best validation; that of the last epoch is told too"""
+    """Report the test at the first best validation, which counts, and that of the last epoch."""
     run = Run.open(folder)
     config, seen = run.config(Transfer), validations(run)
     best = max(seen, key=lambda row: row["validation_accuracy"]) if seen else None  # the first of equals
     return {
         "setting": setting, "implementation": "metastep", "method": method, "steps": config.steps,
         "window": config.window, "tasks": 1, "chunk": None, "precision": config.precision,
-        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs, **cost(state(run)),
+        "iterations": seen[-1]["step"] if seen else 0, "epochs": config.epochs,
+        "seconds": round(how_far(run).seconds, 1),
         "curve": curve(seen), "best_epoch": best and best["epoch"], "test": best and percent(best["test_accuracy"]),
         "last_test": best and percent(seen[-1]["test_accuracy"]), "note": failure,
     }  # fmt: skip
-
-
-def state(run: Run) -> dict[str, Any]:
-    """How far it is; nothing before its first checkpoint"""
-    found: dict[str, Any] = run.load()["trained"] if run.last.is_file() else {}
-    return found
-
-
-def cost(trained: dict[str, Any]) -> dict[str, Any]:
-    return {"seconds": round(trained.get("seconds", 0.0), 1), "beside": trained.get("beside", 0)}
 
 
 def curve(seen: list[dict[str, Any]]) -> list[list[float]]:

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from metastep.cli.common import UNFINISHED
 from metastep.train.config import FewShot, Transfer
-from metastep.train.overrides import overridden
+from metastep.train.presets import overridden
 from metastep.train.run import Run
-from metastep.train.turns import Turns
 from study.claims.kinds import kind_of
+from study.claims.outcomes import position
 from study.experiments import arguments, trials
 from study.tables.curves import VARIED
 
@@ -80,16 +80,14 @@ def main() -> None:
     def folder(name: str) -> Path:
         return Path(options.runs / name)
 
-    def run(one: Variation) -> Turns[str]:
-        config = judged(one.config, options)
-        return trials.trained(kind_of(one.preset), config, folder(one.name), options.data)
-
     def finished(name: str) -> bool:
-        return kind_of(asked[name].preset).position(folder(name)).finished
+        return position(folder(name)).finished
 
-    ended = trials.complete(
-        {name: partial(run, one) for name, one in asked.items()}, finished, options.together, options.budget
-    )
+    works = {
+        name: partial(trials.trained, judged(one.config, options), folder(name), options.data)
+        for name, one in asked.items()
+    }
+    ended = trials.complete(works, finished, options.together, options.budget)
     begun = [one for name, one in asked.items() if Run.is_there(folder(name))]
     rows = [described(one, folder(one.name), ended.get(one.name, "")) for one in begun]
     trials.tell(options.name, arguments.command(f"variations {options.name}", options, "name"), rows)

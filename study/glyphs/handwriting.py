@@ -88,7 +88,7 @@ def _penned(prints: Prints, dice: Dice, hand: Hand) -> Tensor:
 
 
 def _paths(dice: Dice, hand: Hand) -> Tensor:
-    """Where on the canvas, x first and in [-1, 1], pixels are read from: (drawings, height, width, 2)."""
+    """Return where on the canvas pixels are read, x first and in [-1, 1]: (drawings, height, width, 2)."""
     side = torch.linspace(-1, 1, SIDE * OVERSAMPLING, dtype=torch.double)
     y, x = torch.meshgrid(side, side, indexing="ij")
     straight = torch.einsum("dij,jyx->diyx", _affine(dice, hand), torch.stack([x, y]))

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional
 
-from metastep.data.sheet import font_file
+from metastep.report.sheet import font_file
 from study.glyphs.ranges import Ranges
 from study.glyphs.strokes import thicken, thin
 

@@ -71,7 +71,7 @@ def measured(name: str) -> tuple[dict[str, Any], dict[Case, Row]]:
 
 
 def headline(name: str) -> Iterator[str]:
-    """The standard case in one look: ours beside each alternative that was measured with it"""
+    """The standard case in one look: ours and each alternative that was measured with it"""
     content, rows = measured(name)
     found = {
         (case.method_label, case.implementation): row
@@ -89,8 +89,21 @@ def headline(name: str) -> Iterator[str]:
         yield line(label, *(f"{_ms(row['ms'])} ms, {row['peak_mib']:,.0f} MiB" if row else "" for row in cells))
 
 
+def peers(name: str) -> Iterator[str]:
+    """The standard case on a CPU: a column for each implementation"""
+    content, rows = measured(name)
+    found = {(case.method_label, case.implementation): row for case, row in rows.items()}
+    ways = list(dict.fromkeys(case.implementation for case in rows))
+    tasks = next(iter(rows)).tasks
+    yield f"Conv4 with 64 filters, {tasks} tasks, {STANDARD_STEPS} inner steps, on {content['device']}: ms, and MiB\n"
+    yield from heading("", *ways)
+    for label in ("maml", "multi_step4", "first_order"):
+        cells = [found.get((label, way)) for way in ways]
+        yield line(label, *(f"{_ms(row['ms'])}, {row['peak_mib']:,.0f}" if row else "" for row in cells))
+
+
 def alternatives(rows: dict[Case, Row]) -> Iterator[str]:
-    """Where one stands beside ours"""
+    """Where one stands next to ours"""
     compared = {_task_of(case) for case in rows if case.implementation != OURS and case.setting not in TRANSFERS}
     if not compared:
         return
@@ -159,7 +172,7 @@ def by_setting(rows: dict[Case, Row]) -> Iterator[str]:
 
 
 def exact_memory(rows: dict[Case, Row]) -> Iterator[str]:
-    """MAML's peak beside that of first order, wherever both were measured"""
+    """MAML's peak against that of first order, wherever both were measured"""
     mib = {(case.setting, case.steps, case.method): row["peak_mib"] for case, row in _ours(rows)}
     both = [key[:2] for key in mib if key[2] == "maml" and (*key[:2], "first_order") in mib]
     if not both:

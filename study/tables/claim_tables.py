@@ -39,7 +39,7 @@ def claims(name: str) -> Iterator[str]:
 
 
 def unturned(name: str) -> Iterator[str]:
-    """What the verdicts on Omniglot would be with test classes as they are"""
+    """Say what the verdicts on Omniglot would be with test classes as they are."""
     del name
     turned, alone = Counter[str](), Counter[str]()
     for claim in (each for each in REGISTER.values() if each.table == "T4"):

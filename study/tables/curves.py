@@ -12,6 +12,7 @@ from matplotlib.ticker import LogFormatter
 from study import results
 from study.bench.plot import STYLE, plot
 from study.bench.results import Row
+from study.tables import recipe_tables
 
 Curve = Sequence[Sequence[float]]  # points (x, y)
 COLOURS = tuple(TABLEAU_COLORS)
@@ -77,6 +78,9 @@ def main() -> None:
     for what, drawn in {"same-path": draw_losses, **dict.fromkeys(("starts", *VARIED), draw_accuracies)}.items():
         for path in sorted(results.FOLDER.glob(f"*-{what}*.json")):
             drawn(results.read(f"bench/{path.stem}")["rows"], results.picture_of(path.stem))
+    for name, drawn_of in {"cpu": recipe_tables.draw, "xeon": recipe_tables.draw_all_of_multistep4}.items():
+        for path in results.FOLDER.glob(f"{name}-recipes.json"):
+            drawn_of(results.read(f"bench/{path.stem}")["rows"], results.picture_of("").parent)
     for picture in sorted(results.FOLDER.glob("*.svg")):
         content = results.read(f"bench/{picture.stem}")
         plot(content["rows"], content["device"], picture)

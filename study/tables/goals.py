@@ -1,4 +1,4 @@
-"""What the engine is to reach, beside what was measured: generated, so that nobody can say reached before it is."""
+"""What the engine is to reach, and what was measured: generated, so that nobody can say reached before it is."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -52,7 +52,7 @@ def seconds(kind: str) -> Found:
 
 
 def fastest_alternative(what: str) -> Found:
-    """Of MAML on a CPU; learn2learn's inner steps have no momentum to keep and to differentiate"""
+    """Return the fastest alternative of MAML on a CPU. learn2learn's inner steps have no momentum to keep."""
 
     def is_one(case: Case) -> bool:
         here = (case.setting, case.method_label, case.steps) == (STANDARD, "maml", STANDARD_STEPS)

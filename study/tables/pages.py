@@ -3,22 +3,31 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from metastep.train.fewshot.shipped import shipped
 from metastep.train.io import replace_file
+from metastep.train.presets import shipped
 from study import results
 from study.claims.register import TABLES as CLAIMED
-from study.tables import bench_tables, claim_tables, curves, goals, run_tables, study_tables, transfer_tables
+from study.tables import (
+    bench_tables,
+    claim_tables,
+    curves,
+    goals,
+    other_data,
+    recipe_tables,
+    run_tables,
+    study_tables,
+    transfer_tables,
+)
 from study.tables.curves import FEW_SHOT, TRANSFER
 
 PAGES = (
     results.ROOT / "README.md",
-    results.ROOT / "docs" / "measurements.md",
+    *sorted((results.ROOT / "docs").rglob("*.md")),
     results.ROOT / "study" / "README.md",
-    results.ROOT / "docs" / "transfer.md",
-    results.ROOT / "docs" / "results.md",
     *(path.with_suffix(".md") for path in shipped().values()),
 )
 
@@ -72,19 +81,106 @@ def other_modules(name: str) -> Iterator[str]:
 def modules(name: str) -> Iterator[str]:
     """Rows: workloads and methods; columns: implementations, in times of the hand-written loop"""
     content = results.read(name)
-    rows = {(row["about"], row["method"], row["implementation"]): row for row in content["rows"]}
-    ways = list(dict.fromkeys(way for _, _, way in rows))
     yield results.caption(content)
+    of: dict[int, Found] = {}
+    for row in content["rows"]:
+        of.setdefault(row["threads"], {}).setdefault((row["about"], row["method"]), {})[row["implementation"]] = row
+    first, *others = of
+    yield from _ratios(of[first])
+    yield from _memory(of[first])
+    yield from _first_calls(of[first])
+    for count in others:
+        yield f"\n**{count} threads**, by the clock\n"
+        yield from _ratios(of[count])
+
+
+Found = dict[tuple[str, str], dict[str, Any]]  # by workload and method, and by implementation
+
+
+def _ratios(rows: Found) -> Iterator[str]:
+    ways = list(dict.fromkeys(way for found in rows.values() for way, row in found.items() if "ratio" in row))
     yield "| | | loop by hand, ms | " + " | ".join(ways) + " |"
     yield "|---|---|---:|" + "---:|" * len(ways)
-    for about, method in dict.fromkeys(key[:2] for key in rows):
-        found = [rows.get((about, method, way), {}) for way in ways]
-        hand = next((f"{row['hand_ms'][0]:,.1f}" for row in found if "hand_ms" in row), "")
-        cells = [f"{row['ratio'][0]:.2f}" if "ratio" in row else "–" for row in found]
+    for (about, method), found in rows.items():
+        hand = next((f"{row['hand_ms'][0]:,.1f}" for row in found.values() if "hand_ms" in row), "")
+        cells = [times(found[way]["ratio"][0]) if "ratio" in found.get(way, {}) else "–" for way in ways]
         yield f"| {about} | {method} | {hand} | " + " | ".join(cells) + " |"
 
 
-def recipes(name: str) -> Iterator[str]:
+ALONE = "metastep, states alone"
+
+
+def _memory(rows: Found) -> Iterator[str]:
+    found = {about: ways for (about, _), ways in rows.items() if "ratio" in ways.get(ALONE, {})}
+    if not found:
+        return
+    yield "\n**Peak memory**, exact: MiB; states alone with its ratio to the loop, and its time\n"
+    yield "| | loop by hand | metastep | states alone | ratio | time |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for about, ways in found.items():
+        alone, usual = ways[ALONE], ways["metastep"]
+        sizes = f"{alone['hand_mib']:.2f} | {usual['peak_mib']:.2f} | {alone['peak_mib']:.2f}"
+        yield f"| {about} | {sizes} | {alone['peak_mib'] / alone['hand_mib']:.2f} | {times(alone['ratio'][0])} |"
+
+
+def _first_calls(rows: Found) -> Iterator[str]:
+    """When compiling pays"""
+    ways = ("metastep", "metastep compiled")
+    found = {key: [each.get(way, {}) for way in ways] for key, each in rows.items()}
+    both = {key: pair for key, pair in found.items() if all("first_seconds" in row for row in pair)}
+    if not both:
+        return
+    yield "\n**When compiling pays**: seconds of the processor for the first call, and calls after which it has paid\n"
+    yield "| | | first call, s | ms, eager | ms, compiled | pays after |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for (about, method), (eager, compiled) in both.items():
+        saved = (eager["ms"][0] - compiled["ms"][0]) / 1e3
+        calls = f"{compiled['first_seconds'] / saved:,.0f}" if saved > 0 else "never"
+        cells = f"{compiled['first_seconds']:.0f} | {eager['ms'][0]:,.1f} | {compiled['ms'][0]:,.1f} | {calls}"
+        yield f"| {about} | {method} | {cells} |"
+
+
+def times(ratio: float) -> str:
+    """Return 1.21, 0.41, 0.026: two digits at least."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
+SHORT = {  # modules of the table in README, and what they are called there
+    "MLP 1-40-40-1, 10 tasks": "MLP 1-40-40-1",
+    "weights of 500 examples, linear 784-10, 100 steps": "weights of 500 examples, 100 steps",
+    "transformer of two layers, 32 tokens, 4 tasks": "transformer",
+    "Conv4 with 16 filters, 28x28, 8 tasks": "Conv4",
+    "LSTM, 16 tokens, 8 tasks": "LSTM",
+}
+
+
+def few_modules(name: str) -> Iterator[str]:
+    """Rows: some modules; columns: exact and windows of 4, eager and compiled, in times of the hand-written loop"""
+    content = results.read(name)
+    ratios = {
+        (row["about"], row["method"], row["implementation"]): row["ratio"][0]
+        for row in content["rows"]
+        if "ratio" in row and row["threads"] == content["rows"][0]["threads"]
+    }
+    ways = list(product(("exact", "window 4"), ("metastep", "metastep compiled")))
+    yield f"Time of one meta-gradient relative to the loop by hand, on {content['device']}:\n"
+    yield "| | exact | exact, compiled | windows of 4 | windows of 4, compiled |"
+    yield "|---|---:|---:|---:|---:|"
+    for about, short in SHORT.items():
+        found = [ratios.get((about, *way)) for way in ways]
+        yield f"| {short} | " + " | ".join("–" if ratio is None else f"{ratio:.2f}" for ratio in found) + " |"
+
+
+def tutorials(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield results.caption(content)
+    yield "| tutorial | for readers | in tests |"
+    yield "|---|---:|---:|"
+    for row in content["rows"]:
+        yield f"| {row['tutorial']} | {row['seconds']:.0f} | {row['in tests']:.0f} |"
+
+
+def clips(name: str) -> Iterator[str]:
     """Rows: methods, rates and clips; columns: seeds, and seconds of training"""
     content = results.read(name)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -162,14 +258,37 @@ def learner(name: str) -> Iterator[str]:
         yield f"| {task} | {row['step']} | {row['accuracy']:.2f} | ± {row['interval']:.2f} |"
 
 
+def play_strokes(name: str) -> Iterator[str]:
+    content = results.read(name)
+    yield results.caption(content)
+    yield "| | accuracy, % | 95 % interval | adapts in, ms |"
+    yield "|---|---:|---:|---:|"
+    for row in content["rows"]:
+        yield f"| {row['method']} | {row['accuracy']:.1f} | ± {row['interval']:.1f} | {row['ms']:.0f} |"
+
+
 TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "bench/cpu-sweep-memory": sweep_memory,
     "bench/gpu-sweep-memory": sweep_memory,
     "bench/cpu-other-modules": other_modules,
     "bench/cpu-modules": modules,
-    "bench/xeon-recipes": recipes,
+    "bench/h200-modules": modules,
+    "few-modules": lambda _: few_modules("bench/cpu-modules"),
+    "peers": lambda _: bench_tables.peers("bench/cpu-bench"),
+    "bench/cpu-tutorials": tutorials,
+    "bench/xeon-clips": clips,
+    "bench/xeon-recipes": recipe_tables.recipes,
+    "bench/cpu-recipes": recipe_tables.best_recipes,
+    "outer-rates": lambda _: recipe_tables.outer_rates("bench/cpu-recipes"),
+    "clip-values": lambda _: recipe_tables.clip_values("bench/cpu-recipes"),
+    "bench/cpu-in-a-minute": recipe_tables.in_a_minute,
+    "bench/cpu-stable-windows": recipe_tables.stable_windows,
     "bench/cpu-compare-conv4": compare_conv4,
+    "bench/cpu-play-strokes": play_strokes,
     "bench/cpu-short-runs": short_runs,
+    "bench/cpu-other-data": other_data.other_data,
+    "bench/cpu-kills": run_tables.kills,
+    "bench/cpu-records": run_tables.records,
     "floor": bench_tables.floors,
     "goals": goals.goals,
     "headline": lambda _: bench_tables.headline("bench/h200-bench"),

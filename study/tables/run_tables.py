@@ -163,3 +163,24 @@ def picture(name: str, what: str) -> Iterator[str]:
     path = results.picture_of(name.partition("/")[2])
     if path.is_file():
         yield f"\n![{what}](figures/{path.name})"
+
+
+def kills(name: str) -> Iterator[str]:
+    """Rows: presets; how many deaths their runs survived"""
+    content = results.read(name)
+    yield results.caption(content)
+    yield "| preset | iterations | deaths by kill -9 | runs | equal to one left alone, bit for bit |"
+    yield "|---|---:|---:|---:|---:|"
+    for row in content["rows"]:
+        yield f"| {row['preset']} | {row['iterations']} | {row['kills']} | {row['runs']} | {row['equal']} |"
+
+
+def records(name: str) -> Iterator[str]:
+    """One row: where the seconds of a run went"""
+    content = results.read(name)
+    yield results.caption(content)
+    yield "| preset | iterations | seconds | of them in checkpoints | in rows and the progress line | together |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for row in content["rows"]:
+        spent = f"{row['checkpoints']:.2f} | {row['records']:.2f} | {100 * row['share']:.2f} %"
+        yield f"| {row['preset']} | {row['iterations']:,} | {row['seconds']:.0f} | {spent} |"

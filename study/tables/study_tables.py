@@ -52,7 +52,7 @@ def kernels(row: Row) -> Iterator[str]:
 
 
 def against_floor(row: Row) -> Iterator[str]:
-    """What the kernels of each part take, and what they could not do without"""
+    """Compare what the kernels of each part take with the least that they need."""
     case = case_of(row)
     least = floor_parts(case.setting, case.method, case.steps, case.window, case.tasks)
     taken: dict[str, float] = {}

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from metastep.report.weights import save_weights_picture
 from study import results
 from study.claims.register import REGISTER
+from study.tables.weights_picture import save_weights_picture
 
 SHOWN = ("T2.2", "T2.8", "T2.14", "T3.8", "T3.14")
 RATIOS = {
@@ -18,7 +18,7 @@ RATIOS = {
 
 
 def claims(name: str) -> Iterator[str]:
-    """What was run of the paper's tables 2 and 3"""
+    """Show what was run of the paper's tables 2 and 3."""
     yield "| claim | what | paper | here | after the last epoch | seeds | verdict |"
     yield "|---|---|---:|---:|---:|---|---|"
     shown: dict[str, dict[str, Any]] = {id: results.read(f"{name}/{id}") for id in SHOWN}

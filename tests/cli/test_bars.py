@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from metastep.cli.bars import Bar, add_bars
+from metastep.cli.evaluate import Bar, add_bars
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,27 @@ from typer.testing import CliRunner
 from metastep import __version__
 from metastep.cli.common import refusals
 from metastep.cli.main import app
-from metastep.train.fewshot import train as training
-from metastep.train.fewshot.shipped import shipped
+from metastep.train import loop
+from metastep.train.presets import shipped
 from metastep.train.run import Run
 
 
 def test_version_and_help() -> None:
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"metastep {__version__}"
     help_text = CliRunner().invoke(app, ["--help"]).output
-    commands = ("train", "resume", "evaluate", "classify", "compare", "report", "presets", "learners", "demo", "data")
+    commands = (
+        "train",
+        "resume",
+        "evaluate",
+        "classify",
+        "compare",
+        "report",
+        "presets",
+        "learners",
+        "demo",
+        "play",
+        "data",
+    )
     assert all(name in help_text for name in commands)
 
 
@@ -34,10 +46,15 @@ def test_the_demo_runs_and_can_be_called_again(tmp_path: Path) -> None:
     for _ in range(2):
         run = CliRunner().invoke(app, arguments)
         assert run.exit_code == 0, run.output
-        assert all(name in run.output for name in ("untrained", "Multi-step(4)", "first order", "report.html"))
+        assert all(
+            name in run.output for name in ("untrained", "Multi-step(4)", "exact MAML", "first order", "report.html")
+        )
     other = CliRunner().invoke(app, [*arguments[:-3], "3", *arguments[-2:]])
     assert other.exit_code == 2
-    assert "multistep4': is a run of something else (iterations = 2, not 3). Choose another --out" in other.output
+    assert (
+        "multistep4': is a run of something else (iterations = 2, not 3; validation.every = 2, not 3). Choose another"
+        in other.output
+    )
     assert "<html" in (tmp_path / "demo" / "report.html").read_text()
 
 
@@ -48,9 +65,9 @@ def test_the_demo_stops_at_ctrl_c_and_goes_on(tmp_path: Path, monkeypatch: pytes
 
     arguments = ["demo", "--out", str(tmp_path / "demo"), "--iterations", "2", "--episodes", "4"]
     with monkeypatch.context() as patch:
-        patch.setattr(training, "environment", pressed)
+        patch.setattr(loop, "environment", pressed)
         stopped = CliRunner().invoke(app, arguments)
-    assert (stopped.exit_code, "Call it again to go on" in stopped.output) == (130, True)
+    assert (stopped.exit_code, "Run it again to continue" in stopped.output) == (130, True)
     (folder,) = (tmp_path / "demo").iterdir()  # the other learner has not begun
     assert Run(folder).load()["trained"]["iterations"] == 1
     assert not (folder / "evaluations").exists()

@@ -11,8 +11,7 @@ from torch import nn
 import metastep as ms
 from metastep.core import registry
 from metastep.core.accumulation import accumulated
-from metastep.core.counting import counting
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import counting, peak_bytes
 from tests.core.helpers import DYNAMICS, RANDOM, STEPS, Case, case, first, method, relative_error
 
 FORWARD = ms.MultiStep(window=3, curvature=ms.curvature.exact_forward)

@@ -15,6 +15,8 @@ import metastep as ms
 from metastep.core.torch_optimizer import TorchOptimizer
 from metastep.core.torch_originals import Continuing
 from metastep.core.trees import map_tree, tree_leaves
+from metastep.step.differentiate import Autograd, Nesting
+from metastep.step.motion import Recorded
 from tests.core.helpers import by_autograd, case, randn, relative_error
 
 TRACED: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -189,6 +191,14 @@ def test_schedulers(name: str, schedule: str) -> None:
     assert name in OURS or traces(inner) <= 3
 
 
+def test_a_rate_that_fills_a_tensor_is_scheduled() -> None:
+    """Rprop begins with steps of its rate."""
+    params = parameters()
+    optimizer = optim.Rprop([{"params": [params["w"]]}, {"params": [params["b"]], "lr": 0.3}], lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    follow(ms.optimizers.from_torch(optimizer, params, scheduler=scheduler), optimizer, params, scheduler=scheduler)
+
+
 def test_a_schedule_that_changes_something_else_or_ends_is_refused() -> None:
     class Decay(lr_scheduler.LRScheduler):
         def get_lr(self) -> Any:
@@ -281,6 +291,52 @@ def test_the_meta_gradient_is_the_derivative(name: str) -> None:
     windows = ms.MetaGradient(problem, ms.MultiStep(window=4), gradient.inner, steps=6)
     assert relative_error(windows(meta, tasks).grad, by_autograd(windows, meta, tasks).grad) < 1e-10
     assert traces(gradient.inner) <= 3
+
+
+# ---- all parameters as one vector
+
+
+@pytest.mark.parametrize("begun", [0, 7])
+@pytest.mark.parametrize("name", TRACED)
+def test_one_vector_moves_as_its_parts_do(name: str, begun: int) -> None:
+    kind, options = TRACED[name]
+    params = parameters()
+    optimizer = kind(params.values(), **options)
+    for t in range(begun):
+        real_step(optimizer, params, gradient(params, t))
+    inner: Any = ms.optimizers.from_torch(optimizer, params)
+    tensors = list(values(params).values())
+    together = inner.of_one_vector(tensors)
+    assert together is not None
+    recorded = Recorded(inner, Autograd(), Nesting(values(params)), Nesting([]), tensors)
+    state = inner.init(values(params))
+    at = recorded.begin(state)
+    assert [p.shape for p in at.params] == [torch.Size([8])]
+    for t in range(10):
+        grads = gradient(state.params, t)
+        state, at = inner.advance(state, grads, None, 1), recorded.move(at, list(grads.values()), [], 1)
+    found = recorded.state(at)
+    assert relative_error(found.params, state.params) < 1e-12
+    assert not tree_leaves(state.memory) or relative_error(found.memory, state.memory) < 1e-12
+    assert found.step == state.step
+
+
+def test_what_does_not_move_alike_is_no_vector() -> None:
+    params = parameters()
+    tensors, both = list(params.values()), [{"params": [p], "lr": 0.1 * (i + 1)} for i, p in enumerate(params.values())]
+    missed = optim.NAdam(tensors, 0.1)
+    tensors[0].grad = torch.ones_like(tensors[0])
+    missed.step()  # of one parameter alone
+    for optimizer, overrides in [
+        (optim.NAdam(both), {}),
+        (optim.NAdam(tensors), {"lr": lambda meta, step: {"w": 0.1, "b": 0.2}}),
+        (missed, {}),
+        (Lion(tensors), {}),
+        (optim.Muon([nn.Parameter(randn(2, 2)), nn.Parameter(randn(2, 2))]), {}),
+    ]:
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        inner: Any = ms.optimizers.from_torch(optimizer, held if held[0] is not tensors[0] else params, **overrides)
+        assert inner.of_one_vector(held) is None, optimizer
 
 
 def test_no_gradient_at_all_leaves_the_derivative_finite() -> None:
@@ -492,13 +548,52 @@ class Coupled(Lion):
         return group["lr"] / torch.stack([p.grad.norm() for p in group["params"]]).norm()
 
 
+class Beginning(optim.Adam):
+    """Code of torch.optim's step, replaced"""
+
+    def _init_group(self, group: Any, *others: Any) -> Any:
+        for p in group["params"]:
+            p.grad = 2 * p.grad + 0.1
+        return super()._init_group(group, *others)
+
+
+class Wrapping(Lion):
+    """Another optimizer moves the parameters"""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params)
+        self.inside = optim.SGD(self.param_groups, lr=0.1)
+
+    def step(self, closure: Any = None) -> None:
+        self.inside.step()
+
+
 class Whole(Lion):
     def rate(self, group: Any, state: Any) -> Any:
         state["steps"] = state.get("steps", torch.zeros((), dtype=torch.int64)) + 1
         return group["lr"]
 
 
-@pytest.mark.parametrize("kind", [Lion, Warming])
+class Preferring(optim.Adam):
+    """torch.optim's code with another default, and nothing more"""
+
+    def __init__(self, params: Any, lr: float = 0.05) -> None:
+        super().__init__(params, lr=lr)
+
+
+class Doubling(optim.Adam):
+    """It does something of its own, and then what Adam does"""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.add_(p, alpha=0.5)
+        super().step()
+
+
+@pytest.mark.parametrize("kind", [Lion, Warming, Doubling])
 def test_a_third_partys_optimizer(kind: Any) -> None:
     params = parameters()
     optimizer = kind(params.values())
@@ -529,21 +624,34 @@ def gradient_of_all(params: Params) -> Any:
 
 REFUSED: dict[Any, str] = {
     Counting: "Counting cannot be an inner optimizer: its trace differs from its own steps by .* after 1 step, so",
-    Rooted: "Rooted cannot be an inner optimizer: its trace differs from its own steps",
+    Rooted: "Rooted cannot be an inner optimizer: it takes its count of steps or a rate out of the arithmetic",
     Coupled: "Coupled cannot be an inner optimizer: its trace differs from its own steps",
     Noisy: "it draws random numbers",
     Deciding: "it decides by the values of tensors",
     Remembering: "its state of a parameter holds 'rate', a number that changes",
     Whole: "its state of a parameter holds 'steps', a tensor of torch.int64",
+    Beginning: "Beginning cannot be an inner optimizer: its trace differs from its own steps",
+    Wrapping: "Wrapping cannot be an inner optimizer: its trace differs from its own steps",
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_stranger_that_would_be_wrong_is_refused(kind: Any) -> None:
     params = parameters()
-    inner = ms.optimizers.from_torch(kind(params.values()), params)
     with pytest.raises(ms.MetastepError, match=REFUSED[kind]):
-        inner.advance(inner.init(values(params)), gradient(params, 0), None, 3)
+        ms.optimizers.from_torch(kind(params.values()), params)
+
+
+def test_a_subclass_with_another_default_is_torchs() -> None:
+    params = parameters()
+    assert ms.optimizers.from_torch(Preferring(params.values()), params) == ms.Adam(0.05)
+
+
+def test_gradients_that_an_optimizer_writes_into_stay_as_they_are() -> None:
+    params, grads = parameters(), gradient(parameters(), 0)
+    inner = ms.optimizers.from_torch(Doubling(params.values()), params)
+    inner.advance(inner.init(values(params)), grads, None, 2)
+    assert relative_error(grads, gradient(parameters(), 0)) == 0
 
 
 @pytest.mark.parametrize("rate", [lambda meta, step: meta, lambda meta, step: 0.1 / (step + 1)])
@@ -556,13 +664,16 @@ def test_a_rate_that_a_trace_would_freeze_is_refused(rate: Any) -> None:
 
 def test_a_refused_optimizer_is_as_it_was() -> None:
     params = parameters()
-    optimizer, before = Counting(params.values()), values(params)
-    inner = ms.optimizers.from_torch(optimizer, params)
-    with pytest.raises(ms.MetastepError, match="differs"):
-        inner.advance(inner.init(values(params)), gradient(params, 0), None, 3)
-    assert relative_error(values(params), before) == 0
-    assert optimizer.made == 0
-    assert not optimizer.state
+    for kind in (Counting, Wrapping):
+        optimizer, before = kind(params.values()), values(params)
+        lr_scheduler.StepLR(optimizer, 1)  # it replaces the step by one that knows the original
+        for p in params.values():
+            p.grad = torch.ones_like(p)
+        with pytest.raises(ms.MetastepError, match="differs"):
+            ms.optimizers.from_torch(optimizer, params)
+        assert relative_error(values(params), before) == 0
+        assert optimizer.made == 0 if kind is Counting else not optimizer.inside.state
+        assert not optimizer.state
 
 
 # ---- Muon and those that cannot be

@@ -257,6 +257,7 @@ class Counting(nn.Module):
         return out
 
 
+@pytest.mark.filterwarnings("ignore:a module writes into its buffers")
 def test_a_tensor_that_a_module_writes_into_must_be_a_buffer() -> None:
     kept, refused = Counting(True), Counting(False)
     meta, task = ms.parameters(kept), one(regression())

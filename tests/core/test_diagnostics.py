@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import metastep as ms
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import peak_bytes
 from tests.core.helpers import DYNAMICS, case
 
 
@@ -65,7 +65,7 @@ def test_memory_is_measured_where_the_tensors_are(monkeypatch: pytest.MonkeyPatc
     (expected,) = ms.compare(methods, meta, tasks, repeats=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr("metastep.core.memory._on_gpu", lambda call, *_: (call(), 0))
+    monkeypatch.setattr("metastep.core.counting._on_gpu", lambda call, *_: (call(), 0))
     (found,) = ms.compare(methods, meta, tasks, repeats=1)
     assert found.peak_bytes == expected.peak_bytes > 0
 

@@ -223,6 +223,7 @@ if not torch.backends.mkldnn.is_available():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:bias of φ")
 @pytest.mark.parametrize("name", BAD)
 def test_the_remedy(name: str) -> None:
     refused(*BAD[name])
@@ -240,6 +241,7 @@ def test_what_the_message_recommends_works() -> None:
     assert padded(enable_nested_tensor=False).loss.isfinite()
 
 
+@pytest.mark.filterwarnings("ignore:2.bias of φ")  # no slope by x depends on it
 @pytest.mark.parametrize("curvature", [ms.curvature.exact, ms.curvature.exact_forward])
 def test_slopes_in_a_loss_are_differentiated_again(curvature: Any) -> None:
     def slope(module: nn.Module, params: Any, x: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ class Cell(nn.Module):
         return y[0] if isinstance(y, tuple) else y  # type: ignore[no-any-return]
 
 
+@pytest.mark.filterwarnings("ignore:a module writes into its buffers")
 @pytest.mark.parametrize("net", [Counting(), Cell(nn.GRUCell), Cell(nn.LSTMCell), Cell(nn.RNNCell)])
 def test_modules(net: nn.Module) -> None:
     tasks = regression()

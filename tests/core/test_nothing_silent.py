@@ -189,6 +189,36 @@ def test_parts_of_theta_that_reach_nothing_are_told(mapped: bool) -> None:
         (gradient if mapped else gradient.estimator)(meta, regression() if mapped else one(regression()))
 
 
+class Measuring(nn.Module):
+    """Writes into a buffer that it does not read"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+        self.register_buffer("mean", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        self.mean += y.detach().mean(0)
+        return y
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_buffers_that_a_loop_by_hand_would_keep_are_told(mapped: bool) -> None:
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2, dtype=torch.float64))
+
+    def call(net: nn.Module) -> None:
+        gradient = gradient_of(ms.few_shot(net, squared_error), 2)
+        (gradient if mapped else gradient.estimator)(ms.parameters(net), regression() if mapped else one(regression()))
+
+    with pytest.warns(UserWarning, match=r"writes into its buffers in forward, and reads them"):
+        call(normed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        call(normed.eval())
+        call(Measuring())
+
+
 def test_one_task_is_told_what_many_are() -> None:
     net, gradient = of_three(start=lambda meta, task: {n: p.detach() for n, p in meta.items()})
     with pytest.warns(UserWarning, match="exactly 0"):

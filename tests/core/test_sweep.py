@@ -134,6 +134,7 @@ class Unused(torch.nn.Module):
         return self.used(x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.filterwarnings("ignore:unused.weight, unused.bias of φ")
 @pytest.mark.parametrize("dynamics", ["adam", "adamw", "rmsprop"])
 def test_a_parameter_without_gradient_keeps_everything_finite(dynamics: str) -> None:
     """√v has an infinite slope at v = 0, which made whole meta-gradients NaN in other libraries"""

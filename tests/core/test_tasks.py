@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 import metastep as ms
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import peak_bytes
 from metastep.core.trees import Tree, map_tree, scale
 from tests.core.helpers import DYNAMICS, PROBLEMS, case, relative_error
 

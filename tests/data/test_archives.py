@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from metastep.data import archives
-from metastep.data.archives import read_members
+from metastep.data import files
 from metastep.data.errors import DataError
+from metastep.data.files import read_members
 from tests.data.helpers import write_zip
 
 FILES = {"a/1.txt": b"one", "a/2.txt": b"two", "b/c/3.txt": b"three" * 999}
@@ -92,7 +92,7 @@ def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
 
 
 def test_swollen_member_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_FILE_BYTES", 1000)
     for source in (write_zip(tmp_path / "x.zip", FILES), write_tar(tmp_path / "x.tar")):
         with pytest.raises(DataError, match="unpacks to more than"):
             dict(read_members(source))

@@ -10,7 +10,7 @@ from PIL.Image import Resampling
 from torch import Tensor
 
 from metastep.core.random import number, stream
-from metastep.data.augment import (
+from metastep.data.draw import (
     ATTEMPTS,
     MOMENTS,
     NUMBERS,
@@ -21,7 +21,7 @@ from metastep.data.augment import (
     random_numbers,
     scaling,
 )
-from metastep.data.augmentations import AUGMENTATIONS, Augmentation, known_augmentation
+from metastep.data.episodes import AUGMENTATIONS, Augmentation, known_augmentation
 from metastep.errors import MetastepError
 
 every = pytest.mark.parametrize("kind", AUGMENTATIONS)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from metastep.data.augment import augmented, plain, random_numbers
-from metastep.data.augmentations import AUGMENTATIONS
-from metastep.data.batches import Batches, draw_epoch
+from metastep.data.draw import Batches, augmented, draw_epoch, plain, random_numbers
+from metastep.data.episodes import AUGMENTATIONS
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 

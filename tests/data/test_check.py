@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 from metastep.data import check, folder
-from metastep.data.check import Checked, check_folder
+from metastep.data.check import Checked, Served, check_folder, outlook, possible
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
+from metastep.data.pictures import PARTS
 from metastep.data.registry import load
-from metastep.data.serving import Served, outlook, possible
-from metastep.data.splits import PARTS
 from tests.data.helpers import write_classes
 
 

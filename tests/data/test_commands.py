@@ -263,7 +263,7 @@ def test_what_is_wrong_with_a_folder_for_transfer_is_said_once(tmp_path: Path) -
     write_classes(tmp_path / "train", {"a": 4, "b": 4})
     result = run("check", tmp_path)
     assert result.exit_code == 1
-    assert result.output.count("there is no test beside it that does") == 1
+    assert result.output.count("there is no test next to it that does") == 1
 
 
 def test_check_for_transfer_goes_on_without_what_is_wrong(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from metastep.data.errors import DataError
+from metastep.data.pictures import PARTS, Part, listed_classes
 from metastep.data.registry import load
 from metastep.data.sets.cifar_fs import LISTS
 from metastep.data.sets.cub import PACK, cropped
-from metastep.data.splits import PARTS, Part, listed_classes
 from tests.data.helpers import encoded
 from tests.data.layouts import put
 

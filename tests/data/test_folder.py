@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from metastep.data.errors import DataError
+from metastep.data.errors import DataError, Progress, silent
 from metastep.data.images import read_picture
 from metastep.data.pictures import Pictures
-from metastep.data.progress import Progress, silent
 from metastep.data.registry import load
 from tests.data.helpers import write_classes
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import Pictures
+from metastep.data.pictures import PARTS, SPLITS, Part, Pictures, Split, parts_of
 from metastep.data.registry import load
 from metastep.data.sets.glyphs import ORDER, SCRIPTS
-from metastep.data.splits import PARTS, SPLITS, Part, Split, parts_of
 
 LOOK_ALIKES = ["AΑА", "BΒВ", "0oOοΟоО", "cCсСϲ", "HΗН", "PΡР", "pр", "TΤТ", "XΧХ", "sSѕЅ", "∑ΣƩ", "MΜМ"]
 

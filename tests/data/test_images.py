@@ -11,7 +11,7 @@ from PIL.Image import Resampling
 
 from metastep.data import images
 from metastep.data.errors import DataError
-from metastep.data.images import empty, open_picture, read_picture, resized, save_picture, to_pixels
+from metastep.data.images import empty, open_picture, read_picture, resized, to_pixels
 from tests.data.helpers import encoded, noise
 
 GREY = Image.new("L", (10, 6), 100)
@@ -154,42 +154,6 @@ def test_arrays_are_resized_as_pillow_resizes_pictures() -> None:
     small = resized(pixels.transpose(0, 3, 1, 2), 32).transpose(0, 2, 3, 1)
     for picture, ours in zip(pixels, small, strict=True):
         assert np.array_equal(ours, np.asarray(Image.fromarray(picture).resize((32, 32), Resampling.BILINEAR)))
-
-
-def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x.png"
-    save_picture(Image.new("L", (5, 4)), path)
-    with Image.open(path) as written:
-        assert written.size == (5, 4)
-    before = path.read_bytes()
-
-    def break_off(self: object, file: object, format: str) -> None:
-        file.write(b"half")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Image.Image, "save", break_off)
-    with pytest.raises(DataError, match=r"x\.png: cannot be written .*No space left.*Make room on that disk"):
-        save_picture(Image.new("L", (9, 9)), path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "x.png").symlink_to(tmp_path / "victim")
-    save_picture(Image.new("L", (5, 4)), tmp_path / "x.png")
-    assert (tmp_path / "victim").read_text() == "mine"
-    assert not (tmp_path / "x.png").is_symlink()
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [("absent/x.png", "its folder does not exist"), ("", "it is a folder"), ("x.unknown", "no known format")],
-)
-def test_a_place_that_cannot_be_is_named(place: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=f"cannot be written: {words}|cannot be written: .*{words}"):
-        save_picture(Image.new("L", (5, 4)), tmp_path / place)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_pictures_that_do_not_fit_into_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

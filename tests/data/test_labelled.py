@@ -198,7 +198,7 @@ def test_parts_must_have_the_same_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [("train", "val"), ("test",)])
 def test_train_and_test_come_together(parts: tuple[str, ...], tmp_path: Path) -> None:
     (other,) = {"train", "test"} - set(parts)
-    with pytest.raises(DataError, match=rf"holds folders, .* there is no {other} beside it that does\. Add it, or"):
+    with pytest.raises(DataError, match=rf"holds folders, .* there is no {other} next to it that does\. Add it, or"):
         load(str(write_split(tmp_path, *parts)), size=8).labelled()
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import Labelled, Pictures
+from metastep.data.pictures import INDICES, Labelled, Pictures
 from metastep.data.registry import load
-from metastep.data.splits import INDICES
 
 
 def counts(data: Pictures) -> set[int]:

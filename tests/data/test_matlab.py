@@ -3,7 +3,7 @@
 import pytest
 
 from metastep.data.errors import DataError
-from metastep.data.matlab import read_cell_texts
+from metastep.data.official import read_cell_texts
 from tests.data.layouts import mat_list
 
 NAMES = ["n02085620-Chihuahua/n02085620_5927.jpg", "a/b.jpg", "é/ü.jpg", "x"]

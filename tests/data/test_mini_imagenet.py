@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from metastep.data import progress
+from metastep.data import errors
 from metastep.data.errors import DataError
 from metastep.data.pictures import Pictures
 from metastep.data.registry import load
@@ -24,7 +24,7 @@ def three_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mini_imagenet, "CLASSES", {"train": 3, "val": 3, "test": 3})
 
 
-def load_mini_imagenet(root: Path, split: str, progress: progress.Progress = progress.silent) -> Pictures:
+def load_mini_imagenet(root: Path, split: str, progress: errors.Progress = errors.silent) -> Pictures:
     return load("mini_imagenet", root, progress=progress).classes(split)
 
 
@@ -134,7 +134,7 @@ def test_classes_may_lack_a_few_pictures(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "REPORT_EVERY", 4)
+    monkeypatch.setattr(errors, "REPORT_EVERY", 4)
     calls: list[tuple[int, int]] = []
     load_mini_imagenet(write(tmp_path, as_folders()), "val", progress=lambda *call: calls.append(call))
     assert calls == [(4, 1800), (6, 1800)]
@@ -175,9 +175,9 @@ def test_odd_packs_are_refused(tmp_path: Path, own_cache: Path) -> None:
     with np.load(path) as pack:
         good = dict(pack)
     np.savez(path, **good | {"hw": np.array([32, 32])})
-    check_refused(tmp_path, "does not hold labelled pictures", own_cache)
+    check_refused(tmp_path, "does not hold pictures of 84x84|has other labels than pictures", own_cache)
     np.savez(path, **good | {"label": good["label"] + 1})
-    check_refused(tmp_path, "does not hold labelled pictures", own_cache)
+    check_refused(tmp_path, "does not hold pictures of 84x84|has other labels than pictures", own_cache)
     np.savez(path, **good | {"blob": good["blob"][:5000]})
     check_refused(tmp_path, "damaged or cut short", own_cache)
 

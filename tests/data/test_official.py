@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 
 from metastep.data.errors import DataError
-from metastep.data.pictures import Labelled, Pictures
+from metastep.data.pictures import INDICES, Labelled, Pictures
 from metastep.data.registry import data_set, load as load_data
-from metastep.data.splits import INDICES
 from tests.data.layouts import (
     ARCHIVES,
     CLASSES,

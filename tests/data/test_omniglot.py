@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from metastep.data.errors import DataError
+from metastep.data.errors import DataError, Progress, silent
 from metastep.data.pictures import Pictures
-from metastep.data.progress import Progress, silent
 from metastep.data.registry import load
 from metastep.data.sets import omniglot
 from metastep.data.sets.omniglot import Drawings, Omniglot, shrink

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metastep.data.progress import counted
+from metastep.data.errors import counted
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import torch
 from metastep.core.registry import register
 from metastep.data.errors import DataError
 from metastep.data.folder import Folder
-from metastep.data.pictures import Labelled, Pictures
+from metastep.data.pictures import Labelled, Pictures, Split
 from metastep.data.registry import ClassSplit, DataSet, data_set, data_sets, find, load, resolve
-from metastep.data.splits import Split
+from metastep.data.sets.digits import Digits
 from metastep.errors import MetastepError
 from tests.data.helpers import write_classes
 
@@ -191,8 +191,26 @@ def test_two_data_sets_make_one(tmp_path: Path) -> None:
     assert data.classes("test").names == load(f"{tmp_path}").classes("test").names
     with pytest.raises(DataError, match="no split has all classes"):
         data.classes("all")
-    with pytest.raises(DataError, match="serves episodes only"):
-        data.labelled()
+
+
+def test_labels_are_learned_on_one_data_set_and_tested_on_another_of_the_same_classes(tmp_path: Path) -> None:
+    for name, classes in {"here": "abc", "there": "abc", "else": "abd"}.items():
+        write_classes(tmp_path / name, dict.fromkeys(classes, 5))
+    ours, theirs = (load(f"{tmp_path}/{name}", size=8).labelled() for name in ("here", "there"))
+    both = load(f"{tmp_path}/here", size=8, test=f"{tmp_path}/there").labelled(per_class=1)
+    assert both.counts == (3, len(theirs.val.labels), len(theirs.test.labels))
+    assert both.train.names == both.test.names == ours.train.names
+    assert torch.equal(both.test.images, theirs.test.images)
+    assert "of " in both.validation
+    with pytest.raises(DataError, match=r"the same classes, and c is not in both\. Choose two with the same classes"):
+        load(f"{tmp_path}/here", size=8, test=f"{tmp_path}/else").labelled()
+
+
+def test_a_data_set_that_keeps_its_own_size_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Digits("digits", Path())._whole()
+    monkeypatch.setattr(Digits, "_whole", lambda self: whole)
+    with pytest.raises(DataError, match=r"digits: size = 16, but this data set reads its pictures as 28x28\. Leave"):
+        load("digits", size=16).labelled()
 
 
 def test_two_data_sets_are_alike_or_refused(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from metastep.data.episodes import without_place
 from metastep.data.errors import DataError
 from metastep.data.files import contents
 from metastep.data.folder import fingerprint_of, placed
-from metastep.data.names import without_place
 from tests.data.helpers import write_classes
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from metastep.data.check import check_folder
+from metastep.data.check import Outlook, check_folder, outlook
 from metastep.data.errors import DataError
 from metastep.data.images import Look
 from metastep.data.pictures import Pictures
 from metastep.data.registry import load
-from metastep.data.serving import Outlook, outlook
 from tests.data.helpers import encoded, noise, write_classes
 
 PARTED = {"train": 9, "test": 3, "val": 4}
@@ -102,8 +101,8 @@ def no_validation(folder: Path) -> None:
         (single, "has a single class"),
         (empty, "has no class folders"),
         (unlike, "the classes c, d are not in every part"),
-        (without_test, "and there is no test beside it that does. Add it, or put the folders of all classes side"),
-        (unlabelled_test, "and there is no test beside it that does"),
+        (without_test, "and there is no test next to it that does. Add it, or put the folders of all classes side"),
+        (unlabelled_test, "and there is no test next to it that does"),
         (no_validation, "too few pictures of each class to hold some out for validation"),
     ],
 )

@@ -1,14 +1,19 @@
 """Contact sheets show the episodes that training sees, with the right names, and fit what they show."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from metastep.data.episodes import Episodes
 from metastep.data.errors import DataError
 from metastep.data.pictures import Pictures
-from metastep.data.sheet import LABEL, MARGIN, TILE, contact_sheet, panels
 from metastep.errors import MetastepError
+from metastep.report.sheet import LABEL, MARGIN, TILE, contact_sheet, panels, save_picture
+from metastep.train import io
+from metastep.train.io import RunError
 
 EPISODES = Episodes(ways=3, shots=2, queries=4)
 
@@ -100,3 +105,45 @@ def test_what_cannot_be_shown_is_refused() -> None:
         contact_sheet(numbered(), Episodes(10, 1, 1))
     with pytest.raises(DataError, match=r"pixels is too large\. Lower episodes"):
         contact_sheet(numbered(), EPISODES, count=10**6)
+
+
+def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.png"
+    save_picture(Image.new("L", (5, 4)), path)
+    with Image.open(path) as written:
+        assert written.size == (5, 4)
+    before = path.read_bytes()
+
+    def break_off(path: Path, data: bytes) -> None:
+        path.write_bytes(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io, "_write_to_disk", break_off)
+    with pytest.raises(RunError, match=r"x\.png': cannot be written .*No space left.*Make room on that disk"):
+        save_picture(Image.new("L", (9, 9)), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "x.png").symlink_to(tmp_path / "victim")
+    save_picture(Image.new("L", (5, 4)), tmp_path / "x.png")
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not (tmp_path / "x.png").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("absent/x.png", "its folder does not exist"), ("", "it is a folder"), ("x.unknown", "no known format")],
+)
+def test_a_place_that_cannot_be_is_named(place: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"cannot be written: {words}|cannot be written: .*{words}"):
+        save_picture(Image.new("L", (5, 4)), tmp_path / place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_that_cannot_hold_a_picture_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot be written as JPEG .*Name a \.png file"):
+        save_picture(Image.new("L", (70_000, 1)), tmp_path / "x.jpg")
+    assert list(tmp_path.iterdir()) == []

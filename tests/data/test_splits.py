@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from metastep.data.errors import DataError
-from metastep.data.splits import SPLITS, Split, known_split, parts_of, sizes_from_fractions, split_classes
+from metastep.data.pictures import SPLITS, Split, known_split, parts_of, sizes_from_fractions, split_classes
 
 
 def test_splits_partition_the_classes() -> None:

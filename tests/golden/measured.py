@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -20,10 +20,10 @@ from torch.nn.functional import interpolate
 import metastep as ms
 from metastep.data.registry import data_set, load
 from metastep.train import presets
-from metastep.train.fewshot.shipped import shipped
-from metastep.train.fewshot.train import train as train_few_shot
+from metastep.train.config import Outer
+from metastep.train.loop import train
+from metastep.train.presets import shipped
 from metastep.train.run import Run
-from metastep.train.transfer.train import train as train_transfer
 from study.tables.pages import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -70,8 +70,9 @@ def few_shot_sketch(preset: str, folder: Path) -> Sketch:
     """Of θ after 20 iterations in float64."""
     usual = presets.few_shot()[preset]
     validation = replace(usual.validation, every=0)
-    config = replace(usual, iterations=20, validation=validation, precision="float64", device="cpu")
-    train_few_shot(config, folder)
+    outer = Outer() if usual.outer.optimizer == "adam" else usual.outer  # presets did not clip then
+    config = replace(usual, outer=outer, iterations=20, validation=validation, precision="float64", device="cpu")
+    train(config, folder)
     return sketched(ms.Learner.load(folder).meta)
 
 
@@ -79,7 +80,7 @@ def transfer_sketch(folder: Path) -> Sketch:
     """Of φ after one epoch in float64; the source is trained for one, too."""
     usual = presets.transfer()[TRANSFER_PRESET]
     source = replace(usual.source, epochs=1)
-    train_transfer(replace(usual, source=source, epochs=1, precision="float64", device="cpu"), folder)
+    train(replace(usual, source=source, epochs=1, precision="float64", device="cpu"), folder)
     return sketched(Run.open(folder).load()["state"]["target"]["params"]["target"])
 
 
@@ -148,9 +149,9 @@ def verdicts() -> dict[str, str]:
     return {path.stem: json.loads(path.read_text())["verdict"] for path in files}
 
 
-def table_digests() -> dict[str, str]:
-    """Of every table that is made from results."""
-    return {name: sha256("\n".join(make(name)).encode()).hexdigest() for name, make in TABLES.items()}
+def table_digests(names: Iterable[str] = TABLES) -> dict[str, str]:
+    """Of tables that are made from results."""
+    return {name: sha256("\n".join(TABLES[name](name)).encode()).hexdigest() for name in names}
 
 
 def everything(root: Path | None) -> dict[str, Any]:

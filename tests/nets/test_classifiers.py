@@ -11,11 +11,8 @@ from torch import Tensor, nn
 
 from metastep.core.registry import names
 from metastep.errors import MetastepError
-from metastep.nets.registry import load_net
-from metastep.nets.resnet import ResNet, ResNet18, ResNet34
-from metastep.nets.resnet32 import ResNet32
-from metastep.nets.vgg import VGG
-from metastep.nets.weights import load_weights
+from metastep.nets.deep import VGG, ResNet, ResNet18, ResNet32, ResNet34
+from metastep.nets.registry import load_net, load_weights
 
 CLASSIFIERS = [name for name in names("net") if name.startswith(("resnet", "vgg"))]
 SIZES = {"resnet18": 64, "resnet34": 64}

@@ -11,8 +11,7 @@ import metastep
 from metastep.core.registry import named, names
 from metastep.core.tasks import stack
 from metastep.errors import MetastepError
-from metastep.nets.blocks import SamePad, ShiftNorm
-from metastep.nets.conv4 import Conv4
+from metastep.nets.conv4 import Conv4, SamePad, ShiftNorm
 from metastep.nets.registry import load_net
 from metastep.step.mapped import mapped
 

@@ -41,6 +41,7 @@ def test_its_options_say_what_they_are(name: str) -> None:
     assert [option.name for option in options.values() if not option.help] == []
 
 
+@pytest.mark.filterwarnings("ignore:features.0.bias")  # a bias before a BatchNorm
 @pytest.mark.parametrize("name", ["vgg4", "resnet8"])
 def test_a_net_with_running_statistics_serves_few_shot_learning_too(name: str) -> None:
     net = ms.use_batch_statistics(build(name)).double()

@@ -18,9 +18,9 @@ from metastep.core import registry
 from metastep.core.options import options_of
 from metastep.data.episodes import Episodes
 from metastep.train.config import FewShot
-from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.evaluate import Sampler
+from metastep.train.presets import to_toml
 from metastep.train.run import Run
-from metastep.train.toml import to_toml
 from metastep.train.validated import to_plain
 from tests.core import laws
 

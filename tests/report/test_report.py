@@ -1,6 +1,7 @@
 """The page: whole, alone, and with every name that comes from a file escaped."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,17 +11,15 @@ import torch
 
 from metastep.data.errors import DataError
 from metastep.data.pictures import Pictures
-from metastep.report.collect import collect
+from metastep.report.collect import collect, named
 from metastep.report.figures import MOST_POINTS, thinned
-from metastep.report.page import number
-from metastep.report.reported import named
-from metastep.report.write import write_report
+from metastep.report.page import duration, number, write_report
+from metastep.train import remembered
 from metastep.train.config import FewShot
-from metastep.train.errors import RunError
-from metastep.train.fewshot import sampling
+from metastep.train.evaluate import read_evaluations, save
 from metastep.train.fewshot.evaluate import Request, evaluate
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.scores import read_evaluations, save
+from metastep.train.io import RunError
 from metastep.train.run import Run, Which
 from tests.train.fewshot.helpers import TINY, loading, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
@@ -37,7 +36,7 @@ def evil_stripes(split: str) -> Pictures:
 
 @pytest.fixture(autouse=True)
 def _data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "load", loading(evil_stripes))
+    monkeypatch.setattr(remembered, "load", loading(evil_stripes))
 
 
 class Page(HTMLParser):
@@ -117,7 +116,7 @@ def test_one_run_has_all_its_parts(tmp_path: Path) -> None:
     assert page.tags.count("svg") == 6
     assert page.text.count("Episode ") == 2
     assert page.tags.count("img") == 2 * 3 * (1 + 2)  # episodes, ways, shots and queries
-    for setting in ("multi_step (window 2)", "inner.momentum", "0.9", "75.0 %", "second-order products"):
+    for setting in ("multi_step (window 2)", "inner.momentum", "0.9", "75.0 %", "Second-order products", "Peak memory"):
         assert setting in page.text
 
 
@@ -179,7 +178,7 @@ def test_what_a_run_has_now_speaks_for_it(tmp_path: Path) -> None:
     (mislabelled,) = (replace(each, checkpoint="best", accuracy=1.0) for each in read_evaluations(folder))
     save(folder, mislabelled)  # of a checkpoint that is not there
     assert weights_told(tmp_path, folder) == ["best (earlier)", "last"]
-    collected = collect(folder, "mine", "red", 0, None, None)
+    (collected,) = collect(folder, "mine", "red", 0, None, None)
     assert collected.headline is not None
     assert collected.headline.checkpoint == "last"
 
@@ -191,12 +190,12 @@ def test_the_evaluation_as_it_is_to_be_judged_speaks_for_a_run(tmp_path: Path) -
     for name, value in others.items():
         save(folder, replace(usual, **{name: value, "accuracy": 99.0}))
     assert len(read_evaluations(folder)) == 1 + len(others)
-    assert collect(folder, "mine", "red", 0, None, None).headline == usual
+    assert collect(folder, "mine", "red", 0, None, None)[0].headline == usual
 
 
 def weights_told(tmp_path: Path, folder: Path) -> list[str]:
     """What the rows of the page say that was evaluated"""
-    cells = re.findall(r"<td>(.*?)</td><td>stripes, test", page_of(tmp_path, folder).source)
+    cells = re.findall(r"<td>([^/]*?(?:<span.*?</span>)?)</td><td>stripes, test", page_of(tmp_path, folder).source)
     return [re.sub("<.*?>", "", cell) for cell in cells]
 
 
@@ -206,10 +205,10 @@ def test_without_data_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.Monk
     def absent(*arguments: object, **options: object) -> Pictures:
         raise DataError(f"{EVIL} is not here.")
 
-    monkeypatch.setattr(sampling, "load", absent)
+    monkeypatch.setattr(remembered, "load", absent)
     page = page_of(tmp_path, folder)
     check_self_contained(page)
-    assert f"Not shown: {EVIL} is not here." in page.text
+    assert f"mine: data.name = stripes: {EVIL} is not here." in page.text
     assert page.tags.count("svg") == 5
 
 
@@ -226,11 +225,43 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
         assert text in page.text
 
 
+def test_what_a_run_was_told_and_its_growth_are_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "kind": "train", "loss": 1.0, "accuracy": 0.2, "growth": 1721.0, "seconds": 5.0}\n')
+        file.write('{"step": 10, "kind": "train", "loss": 1.0, "accuracy": 0.2, "growth": 1500.0, "seconds": 6.0}\n')
+        file.write('{"step": 10, "kind": "advice", "text": "Accuracy is 20 %. Try outer.clip=0.5."}\n')
+    page = page_of(tmp_path, folder)
+    assert "Growth of the sweep" in page.text
+    assert "Try outer.clip=0.5." in page.text
+
+
 def test_metrics_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 9, "kind": "train", "loss": null, "accuracy": 0.5, "seconds": 5}\n{"step": 10}\n')
     assert page_of(tmp_path, folder, episodes=0).tags.count("svg") == 5
+
+
+ODD = (
+    '{"step": 9, "kind": "weights", "epoch": "x", "where_0_0": "y"}',
+    '{"step": 9, "kind": "weights", "epoch": 1, "where_99_99": 1, "where_0_0": "y"}',
+    '{"step": 9, "kind": "train", "epoch": "x", "loss": 1e308, "accuracy": 1e999, "seconds": "now"}',
+    f'{{"step": {"9" * 400}, "kind": "validation", "validation_accuracy": 0.5, "validation_interval": []}}',
+    f'{{"step": {"9" * 400}, "kind": "validation", "validation_accuracy": "0.5"}}',
+    '{"step": 9, "kind": {}}', '{"step": 9, "kind": "engine", "path": 5}',
+    '{"step": 1, "kind": "layers", "source_0": 1}',
+    '{"step": -1, "kind": "validation", "validation_accuracy": -1e308}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ODD)
+def test_a_damaged_row_is_left_out_or_refused(row: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "mine")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f"{row}\n")
+    with suppress(RunError):
+        assert page_of(tmp_path, folder, episodes=0).tags.count("svg") >= 5
 
 
 def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
@@ -257,3 +288,4 @@ def test_long_curves_are_thinned() -> None:
 
 def test_numbers_are_readable() -> None:
     assert [number(None), number(1234.5), number(-0.5, 1), number(60_000, 0)] == ["—", "1,234.50", "−0.5", "60,000"]
+    assert [duration(0.5), duration(90), duration(600), duration(9_000)] == ["500.0 ms", "90.0 s", "10.0 min", "2.5 h"]

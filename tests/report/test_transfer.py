@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from metastep.report.write import write_report
+from metastep.report.page import write_report
 from metastep.train.config import Scratch, TargetData, Transfer
+from metastep.train.record import Metrics
 from metastep.train.run import Run
-from metastep.train.transfer.source import source_run
-from metastep.train.transfer.train import SOURCE
+from metastep.train.transfer.building import SOURCE, source_run
 from tests.train.transfer.train_helpers import TINY, tiny
 
 
 def write_run(folder: Path, config: Transfer, epochs: int = 0) -> Path:
     """A run that is so far"""
     run = Run.create(folder, config)
-    with run.metrics(None) as metrics:
+    with Metrics(run.metrics_path) as metrics:
         metrics.write(0, {"kind": "layers", "source_0": "first 4×8×8"})
         for epoch in range(1, epochs + 1):
             metrics.write(epoch, {"kind": "train", "epoch": epoch, "cross_entropy": 1.0, "seconds": 1.0})
@@ -43,22 +43,18 @@ def said(tmp_path: Path, *folders: Path) -> str:
 def test_a_run_that_waits_for_its_source_shows_the_source(tmp_path: Path) -> None:
     page = said(tmp_path, waiting(tmp_path / "mine", epochs=1))
     net = TINY.source.net
-    assert f"mine has nothing to show yet: its source, {net} on stripes, is trained first: 1 of 2 epochs are" in page
-    assert "What is shown is the source" in page
+    assert f"mine : its source, {net} on stripes, is trained first: 1 of 2 epochs are done" in page
     assert "metastep resume RUN" in page
-    assert "mine transfer (steps 2, window 2) 0 of 3 — — —" in page
-    assert "mine/source scratch 1 of 2 50.00 1 25.00" in page
+    assert "mine — — — transfer (steps 2, window 2) 0 of 3 epochs" in page
+    assert "mine/source 25.00 — 50.00 scratch 1 of 2 epochs" in page
     assert page.count("[drawn]") == 3
     assert "No epoch of a run with meta-networks is over yet." in page
     assert "No run here has meta-networks" not in page
-    assert "side by side" not in page
 
 
-def test_a_source_that_has_not_begun_or_is_trained_is_told(tmp_path: Path) -> None:
+def test_a_source_that_has_not_begun_is_told(tmp_path: Path) -> None:
     Run.create(tmp_path / "new", TINY)
     assert "is trained first, and has not begun. If" in said(tmp_path, tmp_path / "new")
-    page = said(tmp_path, waiting(tmp_path / "taught", epochs=2))
-    assert "stripes, is trained, and the first epoch of the target is not over. What is shown" in page
 
 
 def test_a_source_is_told_without_its_place(tmp_path: Path) -> None:
@@ -72,8 +68,9 @@ def test_a_run_with_an_epoch_of_its_own_shows_that(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "mine", TINY, epochs=1)
     write_run(folder / SOURCE, source_run(TINY), epochs=2)
     page = said(tmp_path, folder)
-    assert "mine transfer (steps 2, window 2) 1 of 3 50.00 1 25.00" in page
-    assert "nothing to show yet" not in page
+    assert "mine transfer (steps 2, window 2) on stripes" in page
+    assert "Test accuracy 25.0 %" in page
+    assert "Epochs 1 of 3" in page
     assert "mine/source" not in page
 
 
@@ -90,5 +87,5 @@ def test_runs_side_by_side_name_all_their_tasks(tmp_path: Path) -> None:
     configs = {"a": scratch, "b": replace(scratch, data=TargetData("Stripes", 8)), "c": scratch}
     folders = [write_run(tmp_path / name, config, 1) for name, config in configs.items()]
     page = said(tmp_path, *folders, waiting(tmp_path / "d", 1))
-    assert "4 runs side by side stripes; Stripes Results" in page
-    assert "Curves a b c d/source" in page
+    assert "5 runs side by side stripes; Stripes Curves" in page
+    assert "Curves a b c d d/source" in page

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from metastep.train.commit import CHANGED
+from metastep.train.device import CHANGED
 from study import CODE, commands, results
 from study.bench import options as bench_options, results as files
 from study.claims import files as claim_files

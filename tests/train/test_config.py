@@ -15,10 +15,9 @@ from metastep.core.registry import names
 from metastep.errors import MetastepError
 from metastep.train import presets
 from metastep.train.config import Data, FewShot, FineTuning, Outer, Scratch, Source, Target, Test, Transfer, Validation
-from metastep.train.config_file import read_config, write_config
-from metastep.train.errors import ConfigError
-from metastep.train.overrides import overridden
-from metastep.train.toml import to_toml
+from metastep.train.io import ConfigError
+from metastep.train.presets import overridden, to_toml
+from metastep.train.run import read_config, write_config
 from metastep.train.validated import to_plain
 
 PRESETS = {**presets.few_shot(), **presets.transfer()}
@@ -237,11 +236,11 @@ def test_presets_are_toml() -> None:
         ("[" * 100_000, "is no JSON"),
         ("[]", "not written by metastep"),
         ('{"format": "other"}', "not written by metastep"),
-        ('{"format": "metastep run", "version": 1}', "format version 1, and this metastep reads version 2"),
-        ('{"format": "metastep run", "version": 2}', "lacks config, job"),
-        ('{"format": "metastep run", "version": 2, "job": "x", "config": {}}', "job = 'x' is none of few_shot"),
-        ('{"format": "metastep run", "version": 2, "job": "transfer", "config": {}}', "a transfer run, not a few-shot"),
-        ('{"format": "metastep run", "version": 2, "job": "few_shot", "config": {"data": {"ways": 1}}}',
+        ('{"format": "metastep run", "version": 2}', "format version 2, and this metastep reads version 3"),
+        ('{"format": "metastep run", "version": 3}', "lacks config, job"),
+        ('{"format": "metastep run", "version": 3, "job": "x", "config": {}}', "job = 'x' is none of few_shot"),
+        ('{"format": "metastep run", "version": 3, "job": "transfer", "config": {}}', "a transfer run, not a few-shot"),
+        ('{"format": "metastep run", "version": 3, "job": "few_shot", "config": {"data": {"ways": 1}}}',
          "data.ways = 1 must be at least 2."),
     ],
 )  # fmt: skip
@@ -254,6 +253,20 @@ def test_files_that_are_no_configuration(tmp_path: Path, content: str, message: 
 def test_the_file_is_readable(tmp_path: Path) -> None:
     write_config(tmp_path / "config.json", BASE)
     content = json.loads((tmp_path / "config.json").read_text())
-    assert (content["format"], content["version"], content["job"]) == ("metastep run", 2, "few_shot")
+    assert (content["format"], content["version"], content["job"]) == ("metastep run", 3, "few_shot")
     assert content["config"]["method"] == {"name": "multi_step", "window": 4, "curvature": "exact"}
     assert (tmp_path / "config.json").read_text().count("\n") > 5
+
+
+HUGE = ["threads=10000000", "steps=1000000000", "iterations=99999999999999999999", "data.size=10000000", "tasks=1e9",
+        "validation.episodes=10000000000", "outer.eps=-1", "inner.lr=1e308", "outer.lr=1e308", "seed=-1",
+        "checkpoint_seconds=1e300", "log_every=0", "batch=0", "inner.momentum=nan"]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HUGE)
+def test_numbers_that_no_machine_has_are_refused_in_one_line(change: str) -> None:
+    with pytest.raises(MetastepError) as refused:
+        overridden(FewShot(), [change])
+    said = str(refused.value)
+    assert said.startswith(change.partition("=")[0])
+    assert "\n" not in said

@@ -17,7 +17,7 @@ from safetensors.torch import load as raw_tensors, save as raw_bytes, save_file
 from metastep.errors import MetastepError
 from metastep.train import io as files
 from metastep.train.checkpoints import VERSION, _digest, load, save
-from metastep.train.errors import CheckpointError
+from metastep.train.io import CheckpointError
 
 KIND = "test"
 SMALL = {"params": {"weight": torch.arange(6.0).reshape(2, 3)}, "step": 3}

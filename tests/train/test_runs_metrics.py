@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from metastep.train.errors import RunError
-from metastep.train.metrics import Metrics, read_metrics
-from metastep.train.tensorboard import open_tensorboard
+from metastep.train.io import RunError
+from metastep.train.record import Metrics, open_tensorboard, read_metrics
 
 
 def write(path: Path, steps: range, after: int | None = None) -> None:
@@ -147,7 +146,7 @@ def test_a_run_goes_on_without_tensorboard(
     fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full:
-        def write(self, step: int, values: object) -> None:
+        def add_scalar(self, name: str, value: float, step: int) -> None:
             self._act("write")
 
         def flush(self) -> None:
@@ -160,10 +159,18 @@ def test_a_run_goes_on_without_tensorboard(
             if what == fails:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("metastep.train.metrics.open_tensorboard", lambda folder, after: Full())
+    monkeypatch.setattr("metastep.train.record.open_tensorboard", lambda folder, after: Full())
     with Metrics(tmp_path / "m", tensorboard=tmp_path / "tensorboard") as metrics:
         for step in range(3):
             metrics.write(step, {"loss": 1.0})
             metrics.sync()
     assert len(read_metrics(tmp_path / "m")) == 3
     assert capsys.readouterr().err.count("ends here (No space left on device)") == 1
+
+
+def test_tensorboard_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "tensorboard").symlink_to(tmp_path / "victim")
+    with pytest.raises(RunError, match=r"tensorboard': is a symbolic link.*Remove the link"):
+        Metrics(tmp_path / "m", tensorboard=tmp_path / "tensorboard")
+    assert list((tmp_path / "victim").iterdir()) == []

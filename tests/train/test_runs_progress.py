@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from metastep.train.progress import Progress
+from metastep.train.record import Progress
 
 
 class Clock:
@@ -25,7 +25,7 @@ def shown(terminal: bool, steps: range, seconds: float, total: int = 100, **metr
     with Progress(total, start=steps.start - 1, console=console, clock=clock) as progress:
         for step in steps:
             clock.now += seconds
-            progress.update(step, **metrics)
+            progress.update(step, lambda: metrics)
     return file.getvalue()
 
 
@@ -59,7 +59,7 @@ def test_a_dumb_terminal_has_lines() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, color_system=None, _environ={"TERM": "dumb"})
     with Progress(2, console=console) as progress:
-        progress.update(1)
+        progress.update(1, dict)
     assert file.getvalue().startswith("step 1/2  ")
 
 
@@ -74,7 +74,7 @@ def test_an_error_inside_ends_the_display_and_is_not_hidden(terminal: bool) -> N
 
     def work() -> None:
         with Progress(10, console=console) as progress:
-            progress.update(1, loss=Broken())
+            progress.update(1, lambda: {"loss": Broken()})
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -89,5 +89,5 @@ def test_an_update_that_is_not_shown_costs_under_50_microseconds(terminal: bool)
     with Progress(count, console=console, clock=lambda: 1.0) as progress:
         began = time.perf_counter()
         for step in range(count):
-            progress.update(step, loss=loss, accuracy=0.5)
+            progress.update(step, lambda: {"loss": loss, "accuracy": 0.5})
         assert (time.perf_counter() - began) / count < 50e-6

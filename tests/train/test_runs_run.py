@@ -12,10 +12,9 @@ import torch
 
 from metastep.errors import MetastepError
 from metastep.train.config import FewShot, Transfer
-from metastep.train.errors import CheckpointError, ConfigError, LockError, RunError
-from metastep.train.io import require_no_link
-from metastep.train.lock import locked
-from metastep.train.run import Run
+from metastep.train.io import CheckpointError, ConfigError, LockError, RunError, require_no_link
+from metastep.train.record import Metrics
+from metastep.train.run import Run, locked
 from metastep.train.stop import stop_on_signals
 
 CONFIG = FewShot(seed=5)
@@ -197,7 +196,7 @@ def test_nothing_is_written_through_a_symbolic_link(name: str, tmp_path: Path) -
     victim.write_text("precious")
     (run.folder / name).unlink(missing_ok=True)
     (run.folder / name).symlink_to(victim)
-    with suppress(MetastepError), run.lock(), run.metrics(5) as metrics:
+    with suppress(MetastepError), run.lock(), Metrics(run.metrics_path, 5) as metrics:
         metrics.write(6, {"kind": "train"})
         run.save({"a": 1})
         run.configure(CONFIG)

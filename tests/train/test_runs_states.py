@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from metastep.train.checkpoints import load, save
-from metastep.train.errors import CheckpointError
-from metastep.train.states import optimizer_tree, restore_optimizer
+from metastep.train.checkpoints import load, optimizer_tree, restore_optimizer, save
+from metastep.train.io import CheckpointError
 
 MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
     "sgd": lambda params: SGD(params, lr=0.1),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from metastep.errors import MetastepError
-from metastep.train.errors import ConfigError
+from metastep.train.io import ConfigError
 from metastep.train.validated import Flag, Number, Positive, Text, Whole, checked, from_plain, helps, to_plain
 
 

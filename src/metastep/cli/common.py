@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from metastep.cli.interrupts import raise_at_ctrl_c
-from metastep.data.errors import printable
-from metastep.data.progress import Progress
+from metastep.data.errors import Progress, printable
 from metastep.errors import MetastepError, first_line
-from metastep.train.stop import stop_on_signals
+from metastep.train.stop import raise_at_ctrl_c, stop_on_signals
 
-UNFINISHED = 130  # the exit status of what was stopped and can go on, as after Ctrl-C
+UNFINISHED = 130  # the exit status of a command that was stopped and can continue, as after Ctrl-C
 Data = Annotated[
     Path | None, typer.Option("--data", help="The data directory.", envvar="METASTEP_DATA", show_envvar=True)
 ]
@@ -43,6 +41,7 @@ Plugin = Annotated[
         "--plugin",
         metavar="MODULE",
         callback=_imported,
+        is_eager=True,  # before --help, which lists what it registers
         help="A module that registers optimizers, methods, nets or data sets.",
         show_default=False,
     ),
@@ -50,7 +49,7 @@ Plugin = Annotated[
 
 
 def quoted(path: Path) -> str:
-    """As it can be pasted into a shell"""
+    """Return a path as one pastes it into a shell."""
     return shlex.quote(printable(path))
 
 
@@ -78,11 +77,11 @@ def import_torch() -> None:
 
 @contextmanager
 def unless_stopped() -> Iterator[None]:
-    """Where what is inside was asked to stop, all ends after it, with one line and exit status 130."""
+    """End with one line and exit status 130 if the work inside was asked to stop."""
     with stop_on_signals() as stop:
         yield
     if stop.requested:
-        typer.echo("Stopped. Call it again to go on.")
+        typer.echo("Stopped. Run it again to continue.")
         raise SystemExit(UNFINISHED)  # and not typer's, which only commands of its own understand
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from metastep.cli.common import Data, plain_table, progress_bar, refusals
+from metastep.cli.fields import complete_data_sets
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable, problem
 from metastep.errors import how_many
@@ -17,9 +18,7 @@ from metastep.errors import how_many
 if TYPE_CHECKING:
     from metastep.data.registry import DataSet as Kind
 
-app = typer.Typer(
-    no_args_is_help=True, help="Data sets: which there are, what they look like, what is wrong with them."
-)
+app = typer.Typer(no_args_is_help=True, help="List, download, show and check data sets.")
 
 
 def _at_least_one(of_what: str) -> Any:
@@ -29,7 +28,10 @@ def _at_least_one(of_what: str) -> Any:
 Ways = Annotated[int, _at_least_one("Classes in an episode.")]
 Shots = Annotated[int, _at_least_one("Pictures of each class to adapt to.")]
 Queries = Annotated[int, _at_least_one("Pictures of each class to be judged by.")]
-DataSet = Annotated[str, typer.Argument(help="One of `metastep data list`, folder:PATH, or a path.")]
+DataSet = Annotated[
+    str,
+    typer.Argument(help="One of `metastep data list`, folder:PATH, or a path.", autocompletion=complete_data_sets),
+]
 
 
 @app.command("list")
@@ -54,7 +56,12 @@ def list_data_sets(data: Data = None) -> None:
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="A data set that may be downloaded freely, such as omniglot.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A data set that may be downloaded freely, such as omniglot.", autocompletion=complete_data_sets
+        ),
+    ],
     data: Data = None,
 ) -> None:
     """Download a data set into the data directory. What breaks off is continued when it is called again."""
@@ -87,10 +94,9 @@ def show(
     data: Data = None,
 ) -> None:
     """Draw a contact sheet: a few episodes with their support and their queries."""
-    from metastep.data.images import require_place, save_picture
+    from metastep.data.check import preview
     from metastep.data.registry import load
-    from metastep.data.serving import preview
-    from metastep.data.sheet import contact_sheet, require_drawable
+    from metastep.report.sheet import contact_sheet, require_drawable, require_place, save_picture
 
     with refusals():
         if out is not None:
@@ -125,9 +131,9 @@ def check(
     be trained on, validated with and tested on. Exit status 1 if anything is wrong, or too little.
     """
     from metastep.cli.data_check import check_folder_for_transfer, check_for_episodes
+    from metastep.data.check import described
     from metastep.data.folder import Folder, has_parts
     from metastep.data.registry import load
-    from metastep.data.serving import described
 
     with refusals():
         found = load(name, data)

@@ -8,14 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from metastep.cli.common import plain_table, progress_bar
-from metastep.data.check import Finding, check_folder
+from metastep.data.check import Finding, Served, check_folder, outlook, possible, served_by
 from metastep.data.episodes import Episodes
 from metastep.data.errors import printable
 from metastep.data.folder import Folder, has_parts
-from metastep.data.pictures import Labelled
+from metastep.data.pictures import PARTS, Labelled
 from metastep.data.registry import DataSet
-from metastep.data.serving import Served, outlook, possible, served_by
-from metastep.data.splits import PARTS
 from metastep.errors import how_many
 
 
@@ -77,7 +75,7 @@ def _print_served(served: list[Served], question: str) -> None:
 
 
 def _print_parts(parts: Labelled, title: str) -> None:
-    """How many pictures of each class are for what."""
+    """Print how many pictures of each class serve which part."""
     table = plain_table("class", title=title)
     for part in PARTS:
         table.add_column(part, justify="right")

@@ -1,13 +1,20 @@
-"""Fields of a configuration on the command line: `inner.lr=0.1` and `--inner.lr 0.1` say the same."""
+"""Fields of a configuration on the command line: `inner.lr=0.1` and `--inner.lr 0.1` say the same.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+The shell completes them, and the names of presets, learners and data sets. Nothing here loads torch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
+from metastep.core.registry import names_so_far
+from metastep.data.episodes import FOLDER, ours
 from metastep.errors import MetastepError
 from metastep.train.config import JOBS
+from metastep.train.presets import shipped, tables
 from metastep.train.validated import fields_of, helps, members
 
 HIDDEN = (
@@ -15,6 +22,7 @@ HIDDEN = (
     "net.size",
     "net.options",
     "data.fingerprint",
+    "data.test_fingerprint",
     "source.fingerprint",
 )  # they come from the data
 CHOSEN = ("net", "inner", "method")  # these tables are chosen by a name, and may be given as one
@@ -77,6 +85,17 @@ def _parameter(field: Field) -> Parameter:
     return Parameter(field.parameter, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
 
 
+class FieldsCommand(TyperCommand):
+    """A command whose help says which data sets there are by then, those of --plugin included."""
+
+    def format_help(self, *about: Any) -> None:
+        known = [name for name in dict.fromkeys([*ours(), *names_so_far("dataset")]) if name != FOLDER]
+        for option in self.params:
+            if option.name == "data__name" and isinstance(option, TyperOption):
+                option.help = f"{option.help} Known: {', '.join(known)}."
+        super().format_help(*about)
+
+
 def changes_of(words: Sequence[str], options: Mapping[str, str | None]) -> list[str]:
     """Return what was typed as key=value: words in order, `--key value` among them, then options."""
     found, rest = [], list(words)
@@ -89,3 +108,35 @@ def changes_of(words: Sequence[str], options: Mapping[str, str | None]) -> list[
         found.append(word)
     given = {name: value for name, value in options.items() if value is not None}
     return found + [f"{name.replace('__', '.')}={value}" for name, value in given.items()]
+
+
+# ---- what the shell completes besides files
+
+
+def complete_presets(begun: str) -> list[str]:
+    """Return the presets that begin so."""
+    return _that_begin(begun, tables())
+
+
+def complete_learners(begun: str) -> list[str]:
+    """Return the learners that come with metastep."""
+    return _that_begin(begun, shipped())
+
+
+def complete_starts(begun: str) -> list[str]:
+    """Return what a training can start from."""
+    return complete_presets(begun) + complete_learners(begun)
+
+
+def complete_changes(begun: str) -> list[str]:
+    """Return the fields of a configuration, each with the = that follows it."""
+    return _that_begin(begun, (f"{field.path}=" for field in all_fields()))
+
+
+def complete_data_sets(begun: str) -> list[str]:
+    """Return the data sets."""
+    return _that_begin(begun, (name for name in ours() if name != FOLDER))
+
+
+def _that_begin(begun: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(begun)]

@@ -8,16 +8,18 @@ from rich.table import Table
 from rich.text import Text
 
 from metastep.cli.common import Plugin, import_torch, plain_table, refusals
-from metastep.cli.fields import all_fields
+from metastep.cli.fields import all_fields, complete_presets
 from metastep.errors import MetastepError, did_you_mean
 from metastep.train import presets as known
-from metastep.train.overrides import Plain
-from metastep.train.toml import to_toml
+from metastep.train.presets import Plain, to_toml
 
 
 def presets(
     name: Annotated[
-        str | None, typer.Argument(help="One of them, to see what it sets.", show_default="all, in short")
+        str | None,
+        typer.Argument(
+            help="One of them, to see what it sets.", show_default="all, in short", autocompletion=complete_presets
+        ),
     ] = None,
     toml: Annotated[
         bool, typer.Option("--toml", help="Print all fields of this preset: a TOML file to start from.")
@@ -56,7 +58,7 @@ def whole(name: str) -> str:
 
 
 def preset_table(tables: dict[str, Plain]) -> Table:
-    """Each with lines about it, which fit beside the longest name in 80 columns: a name that is cut cannot be typed"""
+    """Describe each preset in lines that fit next to the longest name in 80 columns: a cut name cannot be typed."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, preset in tables.items():
         table.add_row(Text(name, "bold", no_wrap=True), Text("\n".join(summary(preset)), overflow="fold"))
@@ -99,7 +101,7 @@ def _named(value: Any) -> Plain:
 def field_table() -> Table:
     """Return every field of both jobs, and the options of what can be chosen by name."""
     from metastep.core.registry import names
-    from metastep.train.chosen import options
+    from metastep.train.schema import options
 
     table = plain_table("field", "what it is")
     for field in all_fields():
@@ -115,7 +117,7 @@ def field_table() -> Table:
 
 def learners() -> None:
     """List the learners that come with metastep; evaluate, classify and train take them by name."""
-    from metastep.train.fewshot.shipped import shipped
+    from metastep.train.presets import shipped
 
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, path in shipped().items():

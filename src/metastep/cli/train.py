@@ -1,43 +1,44 @@
-"""`metastep train` and `metastep resume`, for few-shot learning and for transfer."""
+"""`metastep train`, `resume` and `demo`, for few-shot learning and for transfer."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from metastep.cli.common import UNFINISHED, Data, Plugin, import_torch, progress_bar, quoted, refusals
-from metastep.cli.fields import attach, changes_of
+from metastep.cli.fields import attach, changes_of, complete_changes, complete_starts
 from metastep.data.errors import printable
 from metastep.errors import MetastepError, did_you_mean, how_many
 from metastep.train.config import Config, FewShot, Transfer
 
 if TYPE_CHECKING:
-    from metastep.step.ranks import Ranks
-    from metastep.train.fewshot.train import Trained
-    from metastep.train.transfer.epoch import Trained as Taught
+    from metastep.train.run import Trained
+
 
 DEFAULT = "glyphs-5w1s-multistep4"
-AGAIN = {  # what a run that goes on may be told, and what the parameter is called
-    "few_shot": {"net.name": "net", "iterations": "iterations", "data.name": "dataset"},
-    "transfer": {
-        "net.name": "target_net", "source.net": "source_net", "data.name": "target_data",
-        "source.dataset": "source_data",
-    },
-}  # fmt: skip
-
 Out = Annotated[
     Path | None, typer.Option(help="The folder of the run.", show_default="runs/PRESET, of other data runs/DATA-METHOD")
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FIELD=VALUE]...", help="Changes, such as inner.lr=0.1 method=maml.", show_default=False),
+    typer.Argument(
+        metavar="[FIELD=VALUE]...",
+        help="Changes, such as inner.lr=0.1 method=maml.",
+        show_default=False,
+        autocompletion=complete_changes,
+    ),
 ]
 
 
 def train(
-    begin: Annotated[str, typer.Argument(metavar="[PRESET|FILE.toml|LEARNER]", help="What to start from.")] = DEFAULT,
+    begin: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PRESET|FILE.toml|LEARNER]", help="What to start from.", autocompletion=complete_starts
+        ),
+    ] = DEFAULT,
     changes: Changes = None,
     *,
     out: Out = None,
@@ -45,13 +46,13 @@ def train(
     plugin: Plugin = None,
     **options: Any,
 ) -> None:
-    """Train: a preset, a TOML file, or a learner to go on from, with changes.
+    """Train a preset, a TOML file or a learner, with changes.
 
     Every field below can be given as FIELD=VALUE or as --FIELD VALUE. `metastep presets` lists the presets, and
     `metastep presets NAME --toml` prints a file to start from. With torchrun, the tasks of an iteration of few-shot
     learning are shared among its processes.
     """
-    from metastep.train.overrides import overridden, split
+    from metastep.train.presets import overridden, split
 
     import_torch()
     with refusals():
@@ -60,22 +61,18 @@ def train(
             begin, words = DEFAULT, [begin, *words]
         typed = changes_of(words, options)
         name, usual = begun_from(begin, typed)
-        if isinstance(usual, FewShot):
-            few_shot = overridden(usual, typed)
-            folder = out or default_folder(name, usual.data.name, few_shot.data.name, few_shot.method_name)
-            _train_few_shot(few_shot, folder, data)
-        else:
+        if isinstance(usual, Transfer):
             typed = with_net_of_source(typed)
-            transfer = overridden(usual, typed)
-            require_own_source(name, usual, transfer, {split(change)[0] for change in typed})
-            folder = out or default_folder(name, usual.data.name, transfer.data.name, transfer.method_name)
-            _train_transfer(transfer, folder, data)
+        config = overridden(usual, typed)
+        if isinstance(usual, Transfer) and isinstance(config, Transfer):
+            require_own_source(name, usual, config, {split(change)[0] for change in typed})
+        _train(config, out or default_folder(name, usual.data.name, config.data.name, config.method_name), data)
 
 
 def begun_from(start: str, typed: list[str]) -> tuple[str, FewShot | Transfer]:
     """Return what a run is called, and the configuration that it starts from."""
     from metastep.train import presets
-    from metastep.train.fewshot.shipped import shipped
+    from metastep.train.presets import shipped
 
     if start in presets.known():
         return start, presets.preset(start)
@@ -83,7 +80,7 @@ def begun_from(start: str, typed: list[str]) -> tuple[str, FewShot | Transfer]:
     if path.suffix == ".toml":
         return path.stem, presets.read(path)
     if path.exists() or start in shipped():
-        from metastep.train.fewshot.beginning import as_trained
+        from metastep.train.fewshot.job import as_trained
 
         return f"from-{path.stem}", replace(as_trained(start, _net_of(typed)), start=start)
     guess = did_you_mean(start, [*presets.known(), *shipped()])
@@ -93,7 +90,7 @@ def begun_from(start: str, typed: list[str]) -> tuple[str, FewShot | Transfer]:
 
 
 def _net_of(typed: list[str]) -> str | None:
-    from metastep.train.overrides import split
+    from metastep.train.presets import split
 
     return next((text for key, text in map(split, typed) if key in ("net", "net.name")), None)
 
@@ -106,27 +103,20 @@ def default_folder(preset: str, own_data: str, data: str, method: str) -> Path:
     return Path("runs", f"{name}-{method}")
 
 
-def _train_few_shot(config: FewShot, folder: Path, data: Path | None) -> None:
+def _train(config: FewShot | Transfer, folder: Path, data: Path | None) -> None:
     from metastep.step.ranks import started_ranks
+    from metastep.train import loop
     from metastep.train.device import uses_gpu
-    from metastep.train.fewshot import train as training
 
     with started_ranks(uses_gpu(config.device)) as ranks:
         reading = progress_bar(f"reading {printable(config.data.name)}")
-        _report_few_shot(training.train(config, folder, data, ranks, reading), config, folder, ranks)
-
-
-def _train_transfer(config: Transfer, folder: Path, data: Path | None) -> None:
-    from metastep.train.transfer import train as training
-
-    reading = progress_bar(f"reading {printable(config.data.name)}")
-    _report_transfer(training.train(config, folder, data, reading), config, folder)
+        _report(loop.train(config, folder, data, ranks, reading), config, folder, ranks.is_first)
 
 
 def with_net_of_source(typed: list[str]) -> list[str]:
     """An earlier run that is to be the source says which net it trained; one of a user's own has to be named again"""
     from metastep.core.registry import names
-    from metastep.train.overrides import split
+    from metastep.train.presets import split
     from metastep.train.run import Run
 
     given = dict(map(split, typed))
@@ -138,11 +128,11 @@ def with_net_of_source(typed: list[str]) -> list[str]:
 
 
 def require_own_source(preset: str, usual: Transfer, config: Transfer, given: set[str]) -> None:
-    """A source that a preset would train was chosen for the preset's pictures: who brings others names one for them"""
+    """Refuse other pictures without a source of their own: a preset's source was chosen for the preset's pictures."""
     if config.data.name == usual.data.name or not config.trains_source or "source.dataset" in given:
         return
     raise MetastepError(
-        f"data.name = {printable(config.data.name)}: from whom is it to learn? The source of {preset}, trained on "
+        f"data.name = {printable(config.data.name)}: which source should teach it? The source of {preset}, trained on "
         f"{config.source.dataset}, is for {usual.data.name}. Name one with source.weights=, a file or an earlier run, "
         "or what to train one on with source.dataset=; or do without, with method=scratch."
     )
@@ -154,111 +144,109 @@ def resume(
         list[str] | None,
         typer.Argument(
             metavar="[FIELD=VALUE]...",
-            help="iterations= for a longer few-shot run; data= and source.dataset= where folders of pictures were "
-            "moved to; net= and source.net= to name nets of your own again.",
+            help="iterations= for a longer few-shot run; data=, data.test= and source.dataset= where folders of "
+            "pictures were moved to; net= and source.net= to name nets of your own again.",
             show_default=False,
+            autocompletion=complete_changes,
         ),
     ] = None,
     *,
     data: Data = None,
     plugin: Plugin = None,
 ) -> None:
-    """Go on with a run from its last checkpoint, as if it had not been interrupted."""
-    from metastep.train.run import Run
-
+    """Continue a run from its last checkpoint, as if it had not been interrupted."""
     import_torch()
     with refusals():
-        job = Run.open(run).job
-        again = _again(job, changes_of(changes or [], {}))
-        if issubclass(job, FewShot):
-            _resume_few_shot(run, data, again)
-        else:
-            _resume_transfer(run, data, again)
+        _resume(run, data, dict(map(_field, changes_of(changes or [], {}))))
 
 
-def _again(job: type[Config], typed: list[str]) -> dict[str, Any]:
-    from metastep.train.overrides import split
+def _field(change: str) -> tuple[str, str]:
+    """The whole name of a field, and its text"""
+    from metastep.train.presets import split
 
-    known, found = AGAIN[job.job], dict.fromkeys(AGAIN[job.job].values())
-    for key, text in map(split, typed):
-        name = known.get(key) or known.get(f"{key}.name")
-        if name is None:
-            raise MetastepError(
-                f"{key}: a run goes on as it was configured; only {', '.join(known)} can be given. Leave it out, or "
-                "start a new run."
-            )
-        found[name] = text
-    return found
+    key, text = split(change)
+    return (f"{key}.name" if key in ("net", "data") else key), text
 
 
-def _resume_few_shot(folder: Path, data: Path | None, again: dict[str, Any]) -> None:
+def _resume(folder: Path, data: Path | None, changes: dict[str, str]) -> None:
     from metastep.step.ranks import started_ranks
+    from metastep.train import loop
     from metastep.train.device import uses_gpu
-    from metastep.train.fewshot import train as training
-    from metastep.train.fewshot.longer import iterations_made
-    from metastep.train.overrides import overridden
-    from metastep.train.run import Run
+    from metastep.train.run import Run, how_far
 
     run = Run.open(folder)
-    config, before = run.config(FewShot), iterations_made(run)
-    wanted = again.pop("iterations")
-    iterations = wanted and overridden(config, [f"iterations={wanted}"]).iterations
-    with started_ranks(uses_gpu(config.device)) as ranks:
-        trained = training.resume(folder, data, ranks=ranks, iterations=iterations, **again)
-        config = run.config(FewShot)
-        if before == trained.iterations == config.iterations:
-            _say_complete(before, config, folder, ranks)
+    before = how_far(run).iterations
+    with started_ranks(uses_gpu(run.config(Config).device)) as ranks:
+        trained, config = loop.resume(folder, data, changes, ranks), run.config(Config)
+        if before and before == trained.iterations and trained.finished:
+            _say_complete(config, folder, ranks.is_first)
         else:
-            _report_few_shot(trained, config, folder, ranks)
+            _report(trained, config, folder, ranks.is_first)
 
 
-def _resume_transfer(folder: Path, data: Path | None, again: dict[str, Any]) -> None:
-    from metastep.train.run import Run
-    from metastep.train.transfer import train as training
-
-    config = Run.open(folder).config(Transfer)
-    _report_transfer(training.resume(folder, data, **again), config, folder)
-
-
-def _say_complete(iterations: int, config: FewShot, folder: Path, ranks: "Ranks") -> None:
-    if ranks.is_first:
-        more = f" For more: metastep resume {quoted(folder)} iterations={2 * iterations}"
-        more = more if config.outer.schedule == "constant" else ""
-        typer.echo(f"All {iterations:,} iterations were made before.{more}")
+def _say_complete(config: Config, folder: Path, is_first: bool) -> None:
+    if is_first:
+        longer = "iterations" in config.may_change and config.outer.schedule == "constant"
+        more = f" For more: metastep resume {quoted(folder)} iterations={2 * config.length}" if longer else ""
+        typer.echo(f"All {how_many(config.length, config.unit)} were made before.{more}")
 
 
-def _report_few_shot(trained: "Trained", config: FewShot, folder: Path, ranks: "Ranks") -> None:
-    if not ranks.is_first:
+def _report(trained: "Trained", config: Config, folder: Path, is_first: bool) -> None:
+    if not is_first:
         return
-    done = f"{how_many(trained.iterations, 'iteration')} in {trained.seconds:.0f} s"
-    best = f", best validation accuracy {trained.best:.1%}" if trained.best is not None else ""
-    if trained.iterations < config.iterations:
-        typer.echo(f"Stopped after {done}{best}. Go on with: metastep resume {quoted(folder)}")
+    done = _done(trained, config)
+    if not trained.finished:
+        typer.echo(f"Stopped after {done}. Continue with: metastep resume {quoted(folder)}")
         raise typer.Exit(UNFINISHED)
-    typer.echo(f"{done}{best}. Judge it with: metastep evaluate {quoted(folder)}")
+    typer.echo(f"{done}. Judge it with: metastep evaluate {quoted(folder)}")
 
 
-def _report_transfer(trained: "Taught", config: Transfer, folder: Path) -> None:
-    done = _epochs_done(trained, config)
-    best = ""
-    if trained.best is not None and trained.test is not None:
-        best = (
-            f"; best validation accuracy {trained.best:.1%} after epoch {trained.best_epoch}, test {trained.test:.1%}"
-        )
-    if trained.epoch < config.epochs:
-        typer.echo(f"Stopped after {done}{best}. Go on with: metastep resume {quoted(folder)}")
-        raise typer.Exit(UNFINISHED)
-    typer.echo(f"{done}{best}. See it with: metastep report {quoted(folder)}")
+def _done(trained: "Trained", config: Config) -> str:
+    if trained.source:
+        made = _made(trained.source, "epoch")
+        return f"{made} of the source in {trained.source.seconds:.0f} s, before the target's turn"
+    done = f"{_made(trained, config.unit)} in {trained.seconds:.0f} s"
+    if trained.best is None:
+        return done
+    test = "" if trained.test is None else f" after {config.unit} {trained.best_epoch}, test {trained.test:.1%}"
+    return f"{done}, best validation accuracy {trained.best:.1%}{test}"
 
 
-def _epochs_done(trained: "Taught", config: Transfer) -> str:
-    from metastep.train.transfer.epoch import StoppedBefore
-    from metastep.train.transfer.source import source_run
-
-    if isinstance(trained, StoppedBefore):
-        first, epochs = trained.source, source_run(config).epochs
-        return f"{first.epoch} of {epochs} epochs of the source in {first.seconds:.0f} s, before the target's turn"
-    return f"{trained.epoch} of {config.epochs} epochs in {trained.seconds:.0f} s"
+def _made(trained: "Trained", unit: str) -> str:
+    whole = how_many(trained.total // trained.epoch, unit)
+    return whole if trained.finished else f"{trained.length:,} of {whole}"
 
 
 attach(train)
+
+
+def demo(
+    job: Annotated[Literal["few-shot", "transfer"], typer.Argument(help="What to see.")] = "few-shot",
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the runs and the report.", show_default="demo, or transfer")
+    ] = None,
+    iterations: Annotated[int, typer.Option(min=1, max=10**9, help="few-shot: iterations for each learner.")] = 500,
+    episodes: Annotated[int, typer.Option(min=2, max=10**7, help="few-shot: episodes to judge by.")] = 300,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**9, help="transfer: epochs of each way.", show_default="the presets'"),
+    ] = None,
+    source_epochs: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**9, help="transfer: epochs of the source.", show_default="the presets'"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="transfer: of nets, order and augmentation.")] = 0,
+) -> None:
+    """Train on data that comes with metastep, judge, and write a report; minutes on two cores.
+
+    few-shot: three learners of glyphs and an untrained one. transfer: handwritten digits from few labels, taught by
+    a net that knows letters; from scratch, with what and where to transfer learned exactly, and by multi-step
+    estimation. Run again, it continues where it stopped.
+    """
+    from metastep.cli.demo import compare_learners, compare_methods
+
+    with refusals():
+        if job == "few-shot":
+            compare_learners(out or Path("demo"), iterations, episodes)
+        else:
+            compare_methods(out or Path("transfer"), epochs, seed, source_epochs)

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import torch
 
-from metastep.core.guards import Hidden
+from metastep.core.counting import count_gradient
+from metastep.core.derivatives import grad
+from metastep.core.guards import Hidden, guarded
 from metastep.core.options import Bound, require_options
 from metastep.core.registry import register
 from metastep.core.trees import Tree, add_scaled, dot, map_tree, normal_like, scale, subtract, zeros_like
-from metastep.core.windows import Window, joint_gradient
+from metastep.core.windows import Window
 
 
 @register("curvature", "central_difference")
@@ -120,3 +122,9 @@ def _change(window: Window, params: Tree, meta: Tree, way: Tree) -> Tree:
     """Return how the joint gradient changes from φ − way to φ + way."""
     ahead, behind = (joint_gradient(window, add_scaled(params, sign, way), meta) for sign in (1, -1))
     return subtract(ahead, behind)
+
+
+def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
+    """Return (∂L/∂φ, ∂L/∂θ)."""
+    count_gradient()
+    return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]

@@ -43,7 +43,7 @@ def backprop(loop: InnerLoop, weights: Sequence[float] | Tensor | None = None) -
     """Return plain autograd through the whole unroll."""
 
     def estimate(meta: Tree, task: Any) -> Estimate:
-        steps: list[Any] = []  # a number, which torch.func would not let through beside tensors
+        steps: list[Any] = []  # a number, which torch.func would not let through with tensors
 
         def outer(meta: Tree, task: Any) -> tuple[Tensor, Any]:
             loss, state, metrics = forward(loop, meta, task, weights)

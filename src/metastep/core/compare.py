@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from metastep.core.counting import counting
+from metastep.core.counting import counting, peak_bytes
 from metastep.core.estimators import Estimate, Estimator
-from metastep.core.memory import peak_bytes
 from metastep.core.modules import tree_of
 from metastep.core.optimizers import InnerOptimizer
 from metastep.core.random import Generators, generators, set_generators
@@ -88,6 +87,8 @@ class Comparison:
     products: int
     seconds: float
     peak_bytes: int
+    growth: float | None = None
+    """‖Λ₀‖ / ‖Λ_T‖ of the sweep, the median over tasks; None if nothing is swept"""
 
 
 def compare(
@@ -179,6 +180,7 @@ def _against(
         products=counts.products,
         seconds=seconds,
         peak_bytes=peak,
+        growth=None if estimate.growth is None else float(estimate.growth.median()),
     )
 
 

@@ -1,8 +1,16 @@
-"""Count the work of an estimator: gradients of a loss, and second-order products."""
+"""What a call costs: gradients of a loss, second-order products, and the most bytes that its tensors took at once."""
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from metastep.core.trees import tree_leaves
 
 
 @dataclass
@@ -44,3 +52,73 @@ def count_gradient() -> None:
 def count_product() -> None:
     for counts in _open:
         counts.products += 1
+
+
+# ---- peak memory of a call: the most bytes that its tensors took at once
+
+
+T = TypeVar("T")
+
+
+def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    """Return the result of a call and its peak bytes: of the allocator on a GPU, of every tensor on a CPU."""
+    return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
+
+
+def kept_bytes(call: Callable[[], Any]) -> int:
+    """Return the bytes of tensors that are alive because of what a call returned, above what was there before."""
+    with _LiveBytes() as live:
+        result = call()
+    now: int = live.now
+    del result
+    return now
+
+
+def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    result = call()
+    torch.cuda.synchronize(device)
+    return result, torch.cuda.max_memory_allocated(device) - before
+
+
+def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:
+    """Follow every tensor, since the CPU allocator keeps no peak. Scratch memory of an operator is not seen."""
+    with _LiveBytes() as live:
+        result = call()
+    return result, live.peak
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the storage of every tensor that an operator makes, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self.sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if _is_stored(x)}
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if _is_stored(x) and _storage(x)._cdata not in self.sizes.keys() | given:
+                self._follow(_storage(x))
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        self.sizes[storage._cdata] = storage.nbytes()
+        self.now += storage.nbytes()
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, storage._cdata)
+
+    def _release(self, key: int) -> None:
+        self.now -= self.sizes.pop(key)
+
+
+def _storage(x: Tensor) -> torch.UntypedStorage:
+    return x.untyped_storage()
+
+
+def _is_stored(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.layout is torch.strided

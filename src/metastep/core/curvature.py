@@ -21,6 +21,7 @@ from metastep.core.windows import Loss, Window
 __all__ = ["CentralDifference", "Curvature", "GaussianSmoothing", "ZerothOrder", "exact", "exact_forward"]
 
 Curvature = Callable[[Window, Tree, Tree, Tree], tuple[Tree, Tree]]
+"""A function (window, params, meta, direction) -> (∂²L/∂φ² · direction, ∂²L/∂θ∂φ · direction)."""
 
 
 def needs_graph(curvature: Curvature) -> bool:

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metastep.core.derivatives import vjp
-from metastep.core.trees import Tree, add_scaled, hollow_like, map_tree, subtract
-from metastep.core.windows import Loss
+from metastep.core.trees import Tree, add_scaled, hollow_like, map_tree, norm, subtract
+from metastep.core.windows import Loss, Problem
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,24 @@ class OuterByHand:
     value: Callable[[Tree, Tree, Any], Any]
     gradients_by_hand: Callable[[Tree, Tree, Any], tuple[tuple[Tree, Tree], tuple[Tensor, dict[str, Tensor]]]]
     """(params, meta, task) -> (∂L/∂φ, ∂L/∂θ), (L, metrics)"""
+    norm_by_hand: Callable[[Tree], Tensor] = norm
+    """∂L/∂φ -> its length, of each task if φ holds several"""
 
     def __call__(self, params: Tree, meta: Tree, task: Any) -> Any:
         return self.value(params, meta, task)
+
+
+def length_of(problem: Problem, slope: Tree) -> Tensor:
+    """Return the length of ∂L/∂φ, of each task if φ holds several."""
+    return getattr(problem.outer_loss, "norm_by_hand", norm)(slope)
+
+
+class Proximal(NamedTuple):
+    """Hold the parts of an inner loss that pulls φ back to its start: loss + ½ · strength · ‖φ − start(θ)‖²."""
+
+    loss: Loss
+    start: Callable[[Tree], Tree]
+    strength: float
 
 
 def pulled_by_hand(value: Loss, loss: ByHand, start: Callable[[Tree], Tree], strength: float) -> ByHand:

@@ -5,17 +5,18 @@ only a plain backward does: autograd.Functions without setup_context, hooks, gra
 those of torch.func.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.func
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
-from metastep.core.graphs import require_followed
 from metastep.core.in_place import Again, Lent
 from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves, tree_unflatten, zeros_like
+from metastep.errors import MetastepError
 
 _recording: list[bool] = []  # whether random numbers may be drawn
 
@@ -24,7 +25,7 @@ _recording: list[bool] = []  # whether random numbers may be drawn
 def recorded(drawing: bool = False) -> Iterator[None]:
     """Trace what runs inside, to run it again as it is.
 
-    drawing: whoever records makes inputs of the random numbers.
+    drawing: the recorder makes inputs of the random numbers.
     """
     _recording.append(drawing)
     try:
@@ -35,8 +36,12 @@ def recorded(drawing: bool = False) -> Iterator[None]:
 
 def is_recorded() -> bool:
     """Return whether calls are traced, compiled or captured: generators cannot be set back, and no number is known."""
-    capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-    return bool(_recording) or torch.compiler.is_compiling() or capturing
+    return bool(_recording) or torch.compiler.is_compiling() or is_captured()
+
+
+def is_captured() -> bool:
+    """Return whether a CUDA graph captures what runs: nothing may wait for the device."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def may_draw() -> bool:
@@ -106,11 +111,13 @@ class Graph:
     def __init__(self, again: bool) -> None:
         self.again = again
         """Whether its derivative is to be differentiated again."""
+        self.ran_again = False
+        """Whether a module ran again in a backward inside."""
         self._lent: dict[int, list[Lent]] = {}
 
     def keep(self, lent: Lent) -> None:
         earlier = self._lent.setdefault(id(lent.inventory.module), [])
-        if all(lent.differs(other) for other in earlier):
+        if not earlier or (len(earlier) == 1 and lent.differs(earlier[0])):  # two are enough to refuse
             earlier.append(lent)
 
     def extend(self, inner: "Graph") -> None:
@@ -120,24 +127,32 @@ class Graph:
 
     def in_place(self) -> AbstractContextManager[None]:
         """Enter around each backward: checkpoints and reversible nets call a module again there, and it must hold φ."""
-        return Again(self._lent.values()) if self._lent else nullcontext()
+        return Again(self._lent.values(), _note_again) if self._lent else nullcontext()
 
 
 _followed: list[Graph] = []
 
 
-@contextmanager
-def followed() -> Iterator[Graph]:
+class followed:  # noqa: N801 - a function to those who use it; a generator would take longer than a small step
     """Let autograd follow what is computed inside."""
-    graph = Graph(again=bool(_followed) and torch.is_grad_enabled())
-    _followed.append(graph)
-    try:
-        with torch.enable_grad():
-            yield graph
-    finally:
+
+    def __enter__(self) -> Graph:
+        self._grad_before = torch.is_grad_enabled()
+        self._graph = Graph(again=bool(_followed) and self._grad_before)
+        _followed.append(self._graph)
+        torch._C._set_grad_enabled(True)
+        return self._graph
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._grad_before)
         _followed.pop()
         if _followed:
-            _followed[-1].extend(graph)
+            _followed[-1].extend(self._graph)
+
+
+def _note_again() -> None:
+    for graph in _followed:
+        graph.ran_again = True
 
 
 def keep_in_place(lent: Lent) -> None:
@@ -168,3 +183,79 @@ def _pulled(values: list[Tensor], along: list[Any], at: Tree, graph: Graph) -> A
     if graph.again:
         require_followed(found)
     return tree_unflatten(list(found), spec)
+
+
+# ---- graphs of autograd: which tensors they begin at, and which of their backwards cannot be differentiated again
+
+
+_REMEDY = "Otherwise use curvature=ms.curvature.CentralDifference() or ms.FOMAML(), which need first derivatives only."
+
+
+def nodes_of(values: Iterable[Tensor]) -> Iterator[Any]:
+    """Yield the nodes behind some values, each once."""
+    waiting = [value.grad_fn for value in values if value.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        new = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= new
+        waiting += new
+
+
+def leaves_of(values: Iterable[Tensor]) -> dict[int, Tensor]:
+    """Return the tensors that the graph of some values begins at, by their ids."""
+    values = list(values)
+    found = {id(value): value for value in values if value.requires_grad and value.grad_fn is None}
+    for node in nodes_of(values):
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+    return found
+
+
+def require_followed(gradients: Iterable[Tensor]) -> None:
+    """Refuse a backward that is differentiated once only: it leaves a node that fails, which nobody visits here."""
+    if any(type(node).__name__ == "Error" for node in nodes_of(gradients)):
+        raise MetastepError(
+            "an autograd.Function has a backward that is once_differentiable, so the meta-gradient would lack its "
+            "second derivatives. If backward is made of functions of torch, remove the decorator. " + _REMEDY
+        )
+
+
+class ConstantBackwards:
+    """The autograd.Functions of a graph whose backward returns constants, though it is to be differentiated again.
+
+    Such a backward computes with detached tensors, as that of torchdiffeq's odeint_adjoint does: the second derivative
+    lacks its part.
+    """
+
+    def __init__(self, value: Tensor) -> None:
+        self._names: set[str] = set()
+        for node in nodes_of([value]):
+            if isinstance(node, BackwardCFunction):
+                node.register_prehook(_requiring_grad)
+                node.register_hook(self._look(type(node).__name__.removesuffix("Backward")))
+
+    def _look(self, name: str) -> Any:
+        def look(by_inputs: Any, by_outputs: Any) -> None:
+            numbers = [g for g in by_inputs if isinstance(g, Tensor) and g.is_floating_point()]
+            if any(not g.requires_grad and bool(g.any()) for g in numbers):
+                self._names.add(name)
+
+        return look
+
+    def refuse(self) -> None:
+        if self._names:
+            raise MetastepError(
+                f"the backward of {min(self._names)}, an autograd.Function, returns constants, as if nothing depended "
+                "on them: it computes with detached tensors or runs a backward of its own, as odeint_adjoint and "
+                "reversible nets do. The meta-gradient would lack its second derivatives. Use the same without a "
+                "backward of its own (odeint in place of odeint_adjoint). " + _REMEDY
+            )
+
+
+def _requiring_grad(by_outputs: Any) -> Any:
+    """Let gradients require grad, so that only a backward that cuts the graph returns one that does not."""
+    if not torch.is_grad_enabled():
+        return None
+    return tuple(g.detach().requires_grad_() if g is not None and not g.requires_grad else g for g in by_outputs)

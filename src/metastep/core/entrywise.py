@@ -54,9 +54,13 @@ class InnerOptimizer(Protocol):
         ...         return ms.optimizers.State(moved, step=state.step + steps)
     """
 
-    def init(self, params: Tree) -> State: ...
+    def init(self, params: Tree) -> State:
+        """Return the state before the first step."""
+        ...
 
-    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State: ...
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        """Return the state after `steps` steps that share one gradient."""
+        ...
 
 
 def is_linear(inner: InnerOptimizer, state: State, meta: Tree, steps: int) -> bool:

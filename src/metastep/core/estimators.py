@@ -17,6 +17,7 @@ from torch import Tensor
 from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient
 from metastep.core.curvature import Curvature, exact, needs_graph
+from metastep.core.custom_losses import length_of
 from metastep.core.derivatives import followable, grad_and_value, vjp
 from metastep.core.finite import require_finite_task
 from metastep.core.first_look import ALL, Reads
@@ -26,7 +27,7 @@ from metastep.core.optimizers import State
 from metastep.core.problems import require_shared_space
 from metastep.core.solvers import Solver
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, add, add_scaled, hollow_like, scale, subtract
+from metastep.core.trees import Tree, add, add_scaled, hollow_like, ratio, scale, subtract
 from metastep.core.windows import Checkpointed, InnerLoop, Problem, Window, outer_value
 from metastep.errors import MetastepError, require_positive
 
@@ -41,6 +42,9 @@ class Estimate(NamedTuple):
         grad: Its gradient in θ, a tree as θ is.
         metrics: One tensor by name, with a value for each task.
         state: Where the inner loops ended, if the caller asked to keep it.
+        growth: How much longer the sweep made Λ, the derivative of the outer loss in φ: ‖Λ before the windows‖ / ‖Λ
+            after‖, for each task. None if the method sweeps no window (first order, Reptile, implicit methods) or
+            leaves the sweep to autograd (`Reference`).
 
     Example:
         >>> import torch
@@ -60,6 +64,7 @@ class Estimate(NamedTuple):
     grad: Tree
     metrics: dict[str, Tensor]
     state: Any = None
+    growth: Tensor | None = None
 
 
 class Final(NamedTuple):
@@ -226,17 +231,19 @@ def unrolled(
         state = loop.run(windows[:cut], loop.begin(meta, task), meta)
         points, state = loop.traverse(windows[cut:], state, meta)
 
-        final = Final(state)
         loss, adjoint, metrics = outer_adjoint(loop, state, meta, task)
         if weight is not None:
             loss, adjoint = weight[-1] * loss, scale(weight[-1], adjoint)
+        length = length_of(loop.problem, adjoint.params)
         for k in reversed(range(cut, len(windows))):
             point = points.pop()  # freed once it was used
             adjoint = pull_window(loop, curvature, windows[k], point, meta, adjoint)
             if weight is not None and k > 0:  # φ before window k is φ after window k − 1
                 earlier = outer_adjoint(loop, point.state, meta, task)
                 loss, adjoint = add_scaled((loss, adjoint), weight[k - 1], earlier[:2])
-        return Estimate(loss, pull_start(loop, meta, task, adjoint, swept=cut == 0), metrics, final)
+        grown = ratio(length_of(loop.problem, adjoint.params), length)
+        grad = pull_start(loop, meta, task, adjoint, swept=cut == 0)
+        return Estimate(loss, grad, metrics, Final(state), grown)
 
     return Estimator(loop, estimate, weights, Sweep(curvature, depth), reads=Reads(twice=needs_graph(curvature)))
 

@@ -1,7 +1,7 @@
 """The first look at a kind of call: everything that a user's functions could do wrong, checked once and in full.
 
-Start, inner losses, an inner step and outer loss of one task run by plain autograd, at a φ and a θ beside the given
-ones. What is seen here is refused or told: random numbers, values that change from call to call, tensors that a module
+Start, inner losses, an inner step and outer loss of one task run by plain autograd, at a φ and a θ near the given
+ones. It refuses or reports random numbers, values that change from call to call, tensors that a module
 moves, trainable tensors that are neither φ nor θ, backwards without a second derivative, parts of θ that reach nothing.
 Later calls of the kind are not looked at.
 """
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from metastep.core.derivatives import followed
-from metastep.core.graphs import ConstantBackwards, leaves_of, require_followed
+from metastep.core.derivatives import ConstantBackwards, followed, leaves_of, require_followed
 from metastep.core.guards import Guarded, Session, opened, require_unwritten, versions
 from metastep.core.optimizers import State
 from metastep.core.random import drawn_since, generators, other_generators, others_drawn_since, set_generators
@@ -41,43 +40,62 @@ class Reads(NamedTuple):
 ALL = Reads()
 
 
-def first_look(loop: InnerLoop, reads: Reads, meta: Tree, task: Any, mapped: bool) -> tuple[bool, list[nn.Module]]:
-    """Look at all functions of a problem. Return whether Python or numpy draws for them, and the modules applied."""
+class Seen(NamedTuple):
+    """Hold what a first look has seen.
+
+    Attributes:
+        others: Whether losses draw by Python's or numpy's generators.
+        again: Whether a module runs again in its backward.
+        modules: The modules applied.
+    """
+
+    others: bool
+    again: bool
+    modules: list[nn.Module]
+
+
+def first_look(loop: InnerLoop, reads: Reads, meta: Tree, task: Any, mapped: bool) -> Seen:
+    """Look at all functions of a problem."""
     before = generators(others=True)
     try:
-        with torch.inference_mode(False), followed(), opened(Session(rest="copy")) as here, warnings.catch_warnings():
+        with (
+            torch.inference_mode(False), followed() as graph, opened(Session(rest="copy")) as here,
+            warnings.catch_warnings(),
+        ):  # fmt: skip
             warnings.filterwarnings("error", "None of the inputs have requires_grad")  # so says a reentrant checkpoint
-            look = _Look(loop, reads, meta, task, mapped)
+            look = _Look(loop, reads, meta, task, mapped, here)
             look.at_all()
             look.require_no_own(here.modules())
     finally:
         set_generators(before)
     look.tell()
-    return look.others, here.modules()
+    return Seen(look.others, graph.ran_again, here.modules())
 
 
 class _Look:
-    def __init__(self, loop: InnerLoop, reads: Reads, meta: Tree, task: Any, mapped: bool) -> None:
-        self._loop, self._reads, self._mapped = loop, reads, mapped
+    def __init__(self, loop: InnerLoop, reads: Reads, meta: Tree, task: Any, mapped: bool, here: Session) -> None:
+        self._loop, self._reads, self._mapped, self._here = loop, reads, mapped, here
         self._task = task = map_tree(lambda x: x.clone() if isinstance(x, Tensor) else x, task)
         self._meta = _beside(meta)
         self._known = {id(x) for x in tree_leaves((self._meta, task))}
         self._reached: set[int] = set()
         self._strangers: dict[int, tuple[Tensor, str]] = {}
         self._used: dict[str, bool] = {}  # parts of φ, and whether a loss depends on them
-        self.others = False
+        self.others, self._carries = False, False
 
     def at_all(self) -> None:
         state = self._called("the start of a problem", lambda: self._loop.begin(self._meta, self._task), drawing=False)
         self._trace([*tree_leaves(state.params), *tree_leaves(state.memory)], "the start", self._reads.start)
         for window in _one_of_each(self._loop.windows(self._task)):
-            self._at_window(window, state)
+            at_step = self._at_window(window, state)
         params = self._params(state.params)
         if hasattr(self._loop.problem.outer_loss, "gradients_by_hand"):
             self._take_all(params)
         else:
             outer = partial(outer_value, self._loop.problem, params, self._meta, self._task)
-            self._trace([self._called("the outer loss", outer)[0]], "the outer loss", self._reads.outer, params)
+            value = self._called("the outer loss", outer)[0]
+            self._trace([value], "the outer loss", self._reads.outer, params, lambda: outer()[0])
+        self._at_later_steps(at_step)
 
     def _params(self, params: Tree) -> Tree:
         made = _beside(params)
@@ -89,14 +107,28 @@ class _Look:
         self._used |= dict.fromkeys(leaves_by_name(params), True)
         self._reached |= {id(leaf) for leaf in tree_leaves(self._meta)}
 
-    def _at_window(self, window: Window, state: State) -> None:
+    def _at_window(self, window: Window, state: State) -> Callable[[int], None]:
+        """Look at one inner loss and the step after it. Return what looks at the same step as a later one."""
         params = self._params(state.params)
         gradient = map_tree(torch.ones_like, params)
         if isinstance(window.loss, Guarded):
             gradient = self._at_loss(window, params)
         else:
             self._take_all(params)
-        advance = partial(self._loop.inner.advance, state._replace(params=params), gradient, self._meta, 1)
+        self._at_step(state._replace(params=params), gradient)
+        return partial(self._at_step, state._replace(params=params), gradient)
+
+    def _at_later_steps(self, at_step: Callable[[int], None]) -> None:
+        """Look for parts of θ that reach later steps alone, as a rate may that is a function of the step."""
+        wanted = {id(leaf) for leaf in tree_leaves(self._meta) if leaf.requires_grad}
+        for step in range(1, sum(self._loop.lengths)):
+            if wanted <= self._reached:
+                return
+            at_step(step)
+
+    def _at_step(self, state: State, gradient: Tree, later: int = 0) -> None:
+        state = state._replace(step=state.step + later)
+        advance = partial(self._loop.inner.advance, state, gradient, self._meta, 1)
         moved = self._called("an inner optimizer, or a rate of it,", advance, drawing=False)
         self._trace(tree_leaves(moved.params), "an inner step", uses=True)
 
@@ -105,10 +137,13 @@ class _Look:
         before, kept = generators(others=True), _copied((params, self._meta))
         value = self._called("an inner loss", lambda: _again(window.loss)(params, self._meta, window.batch))
         set_generators(before)
-        _require_same(value, _again(window.loss)(params, self._meta, window.batch))
+        later = _again(window.loss)(params, self._meta, window.batch)
+        _require_same(value, later)
         _require_unmoved((params, self._meta), kept)
-        self._trace([value], "an inner loss", self._reads.losses, params)
+        self._trace([value], "an inner loss", self._reads.losses, params, lambda: later)
         drew = drawn_since(before)
+        set_generators(before)
+        self._carries = self._carries or self._reads_what_it_writes(window, params, value.detach())
         set_generators(before)
         with _WithoutDropout() if drew else nullcontext():  # torch.func's dropout draws in another way
             plain = self._derivatives(window, params)
@@ -120,6 +155,17 @@ class _Look:
                     f"module again in their backward do that. {_ONE_BY_ONE}"
                 )
         return plain[0]
+
+    def _reads_what_it_writes(self, window: Window, params: Tree, value: Tensor) -> bool:
+        """Return whether the loss is another one where the buffers that modules write into hold other numbers."""
+        here, self._here.carried = self._here, {i: _another(x.detach()) for i, x in self._here.written.items()}
+        try:
+            if not here.carried:
+                return False
+            later = _again(window.loss)(params, self._meta, window.batch).detach()
+            return bool((later - value).abs() > 10 * torch.finfo(value.dtype).eps * value.abs())
+        finally:
+            here.carried = {}
 
     def _derivatives(self, window: Window, params: Tree) -> tuple[Tree, ...]:
         """Return the gradient, and its products if second derivatives are taken."""
@@ -181,19 +227,29 @@ class _Look:
                 )
         return value
 
-    def _trace(self, values: Iterable[Tensor], what: str, uses: bool, params: Tree = ()) -> None:
-        """Note which tensors that require grad the values depend on, and which of φ."""
+    def _trace(
+        self,
+        values: Iterable[Tensor],
+        what: str,
+        uses: bool,
+        params: Tree = (),
+        again: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """Note which tensors that require grad the values depend on, and which of φ.
+
+        A loss may make leaves of its own, to take gradients by its inputs. It makes others when it is called `again`.
+        """
         values = list(values)
         found = leaves_of(values)
         named = leaves_by_name(params)
         for name, leaf in named.items():
             self._used[name] = self._used.get(name, False) or id(leaf) in found
         computed = leaves_of(value for value in values if value.grad_fn is not None)  # a start may be a constant
-        for i, leaf in found.items():
-            if i not in self._known and i in computed:
-                self._strangers.setdefault(i, (leaf, what))
-            if uses:
-                self._reached.add(i)
+        strangers = {i: leaf for i, leaf in found.items() if i not in self._known and i in computed}
+        lasting = leaves_of([again()]) if strangers and again else strangers
+        self._strangers |= {i: (x, what) for i, x in strangers.items() if i in lasting and i not in self._strangers}
+        if uses:
+            self._reached |= found.keys()
 
     def require_no_own(self, modules: list[nn.Module]) -> None:
         """Refuse parameters of an applied module that are used past its arguments."""
@@ -221,11 +277,17 @@ class _Look:
             )
         named = {name: leaf for name, leaf in leaves_by_name(self._meta).items() if leaf.requires_grad}
         lost = [name for name, leaf in named.items() if id(leaf) not in self._reached]
-        if len(named) > len(lost) > 0 and self._loop.first is None:  # a gradient of zeros is told by its values
+        if len(named) > len(lost) > 0 and self._loop.first is None:  # a gradient of zeros is reported by its values
             warn(
                 f"{_few(lost)} of meta: nothing that this method differentiates depends on it, so its meta-gradient is "
                 "0. Look for a start or a loss that is detached. If θ is only in the inner losses, use ms.MultiStep or "
                 "ms.MAML instead of first order.",
+            )
+        if self._carries:
+            warn(
+                "a module writes into its buffers in forward, and reads them in its next call, as spectral_norm and "
+                "momentum encoders do. Every call in an inner loop starts from the buffers as they are now, and what "
+                "it writes is discarded. A loop that keeps them has other results. Call module.eval() to leave them.",
             )
         idle = [name for name, used in self._used.items() if not used]
         if len(self._used) > len(idle) > 0:
@@ -261,6 +323,12 @@ def _beside(tree: Tree) -> Tree:
         return (x + 0.01 * torch.rand_like(x) * (x.abs() + 0.01)).requires_grad_()
 
     return map_tree(lambda x: moved(x) if isinstance(x, Tensor) else x, tree)
+
+
+def _another(x: Tensor) -> Tensor:
+    if x.is_floating_point():
+        return x + 0.1 * torch.rand_like(x) * (x.abs() + 1)
+    return x if x.dtype == torch.bool else x + 1
 
 
 def _one_of_each(windows: list[Window]) -> list[Window]:

@@ -11,9 +11,8 @@ from torch.optim import Optimizer
 from metastep.core.entrywise import Entrywise, InnerOptimizer, State
 from metastep.core.inner_clipping import Clipped
 from metastep.core.rates import Rate
-from metastep.core.torch_optimizer import TorchOptimizer
-from metastep.core.torch_originals import Continuing, NotOursError, ours, parameters_of
-from metastep.core.torch_schedules import Schedule, scheduled
+from metastep.core.torch_optimizer import TorchOptimizer, copy_of, require_original
+from metastep.core.torch_originals import Continuing, NotOursError, Schedule, ours, parameters_of, scheduled
 from metastep.core.torch_state import Group, is_torchs, plain_options
 from metastep.core.trees import (
     Tree,
@@ -119,7 +118,7 @@ class Unnamed(Value):
         return self._for(state.params).advance(state, grad, meta, steps)
 
     def _for(self, params: Tree) -> InnerOptimizer:
-        """By the order of the parameters, which says enough if all have the same options and shapes agree"""
+        """Match parameters by their order, which suffices if all have the same options and shapes agree."""
         spec = tree_flatten(params)[1]
         if spec not in self._known:
             held = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -165,7 +164,7 @@ def _places(optimizer: Optimizer, tree: Tree) -> Tree:
 
 # ---- as a trace
 
-_NOT_COPIED = ("param_groups", "state", "step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_NOT_COPIED = ("param_groups", "state", "step")
 
 
 def _traced(optimizer: Optimizer, tree: Tree) -> TorchOptimizer:
@@ -176,18 +175,22 @@ def _traced(optimizer: Optimizer, tree: Tree) -> TorchOptimizer:
     ]
     held = [p for group in optimizer.param_groups for p in group["params"] if id(p) in path_of]
     slots = {path_of[id(p)]: copy.deepcopy(dict(optimizer.state[p])) for p in held if p in optimizer.state}
-    own = {name: value for name, value in vars(optimizer).items() if name not in _NOT_COPIED}
+    is_known = is_torchs(type(optimizer))
     # A stranger's may keep its parameters in an attribute, and must not write to them.
-    attributes = own if is_torchs(type(optimizer)) else copy.deepcopy(own)
+    own = vars(optimizer if is_known else copy_of(optimizer))
+    attributes = {name: value for name, value in own.items() if name not in _NOT_COPIED}
     sizes = {path_of[id(p)]: p.shape for p in held}
-    return TorchOptimizer(type(optimizer), attributes, tuple(groups), slots, sizes)
+    made = TorchOptimizer(type(optimizer), attributes, tuple(groups), slots, sizes)
+    if not is_known:
+        require_original(made, optimizer, {id(p) for p in held})
+    return made
 
 
 # ---- options that are replaced
 
 
 def _flat(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Of pairs such as betas, each by its own name"""
+    """Return options with pairs such as betas by names of their own."""
     pairs = {f"{n}[{i}]": x for n, pair in overrides.items() if isinstance(pair, tuple) for i, x in enumerate(pair)}
     return {name: x for name, x in overrides.items() if not isinstance(x, tuple)} | pairs
 

@@ -40,6 +40,14 @@ class Guarded:
             finally:
                 here.put_back()
 
+    def once(self, *args: Any) -> Tensor:
+        """Call the loss once, in an open session. Nobody returns to its window, so its noise is not kept."""
+        here = _here.sessions[-1]
+        try:
+            return require_scalar(self.loss(*args), "an inner loss")
+        finally:
+            here.put_back()
+
     def twice(self, *args: Any) -> Tensor:
         """The same, where second derivatives are taken of it."""
         with Constants() if is_transformed() else nullcontext():
@@ -109,6 +117,10 @@ class Session:
         """Whether modules stay as a call leaves them, if it does not fail."""
         self.changes: list[Change] = []
         """What modules have changed of themselves in this loss, which may read it."""
+        self.written: dict[int, Tensor] = {}
+        """What modules have left in their buffers, at a first look."""
+        self.carried: dict[int, Tensor] = {}
+        """What modules find in their buffers instead of their own."""
         self._inventories: dict[int, Inventory] = {}
 
     def inventory(self, module: nn.Module) -> Inventory:
@@ -196,7 +208,7 @@ def with_constants(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class NoiseError(MetastepError, RuntimeError):
-    """Report that a recorded step draws noise. Whoever records it then falls back to calling it directly."""
+    """Report that a recorded step draws noise. The recorder then falls back to calling it directly."""
 
 
 class _NoNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -5,8 +5,9 @@ So a call lends the module tensors, and what it changes of attributes, dicts and
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from itertools import chain
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Inventory:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.parts = dict(module.named_modules())
+        self.is_usable = False  # until somebody has looked at the kinds of its parts
         self.slots: list[Slot] = []
         self._contents: list[tuple[Any, list[Any], list[Any]]] = []  # containers, with keys and values
         seen: set[int] = set()
@@ -46,6 +48,12 @@ class Inventory:
             self._take(vars(part), seen)
         self._empty = [held for held, _, values in self._contents if not values]  # most of them: hooks that nobody has
         self._filled = [content for content in self._contents if content[2]]
+        self._tensors = [(*slot[:3], id(slot.stands_for)) for slot in self.slots if isinstance(slot.stands_for, Tensor)]
+        self._tuples = [slot for slot in self.slots if not isinstance(slot.stands_for, Tensor)]
+        self._sizes = [len(values) for _, _, values in self._filled]
+        self._values = [value for _, _, values in self._filled for value in values]
+        self._held = [held for held, _, _ in self._filled]
+        self._views = [held.values() if isinstance(held, dict) else held for held in self._held]
 
     def _take(self, held: Any, seen: set[int]) -> None:
         if id(held) in seen:
@@ -78,6 +86,14 @@ class Inventory:
         return {name: id(own) for name, own in (*parameters, *self.module.named_buffers(remove_duplicate=False))}
 
     @cached_property
+    def is_recurrent(self) -> bool:
+        return any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in self.parts.values())
+
+    @cached_property
+    def part_ids(self) -> set[int]:
+        return set(map(id, self.parts.values()))
+
+    @cached_property
     def buffers(self) -> Tensors:
         return {id(buffer): buffer for buffer in self.module.buffers()}
 
@@ -89,31 +105,43 @@ class Inventory:
 
     def is_current(self) -> bool:
         """Return whether the module still holds the same."""
-        return not any(self._empty) and all(_holds(held, values) for held, _, values in self._filled)
+        return not any(self._empty) and self._holds_the_same()
+
+    def _holds_the_same(self) -> bool:
+        """Return whether what was filled holds the same objects. Every call asks this twice, so it takes few steps."""
+        return list(map(len, self._held)) == self._sizes and all(
+            map(is_, chain.from_iterable(self._views), self._values)
+        )
 
     def changes(self) -> list["Change"]:
         """Return what was changed since."""
         begun = [Change(held, [], []) for held in self._empty if held]
+        if self._holds_the_same():
+            return begun
         return begun + [Change(*content) for content in self._filled if not _holds(content[0], content[2])]
 
-    def lend(self, params: Mapping[str, Tensor], rest: str) -> "Lent":
+    def lend(self, params: Mapping[str, Tensor], rest: str, carried: Tensors | None = None) -> "Lent":
         """Return tensors to put in the place of the module's own. What is written into a buffer is discarded.
 
         Args:
             params: Tensors by name.
             rest: What stands for tensors that are not given: "own", "constant" or "copy".
+            carried: What an earlier call has left in buffers.
         """
-        if unknown := params.keys() - self.names.keys():
+        if not params.keys() <= self.names.keys():
+            unknown = min(params.keys() - self.names.keys())
             raise MetastepError(
-                f"{type(self.module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as "
+                f"{type(self.module).__name__} has no parameter or buffer {unknown!r}. Name them as "
                 "ms.parameters(module) does."
             )
         given = {self.names[name]: tensor for name, tensor in params.items()}
-        lent = given | {i: x.clone() for i, x in self.buffers.items() if i not in given}
+        buffers = self.buffers | {i: x for i, x in (carried or {}).items() if i in self.buffers}
+        lent = given | {i: x.clone() for i, x in buffers.items() if i not in given}
         if rest != "own":
             constants = {i: x.detach() for i, x in self.others.items() if i not in given}
             lent |= constants if rest == "constant" else {i: x.clone() for i, x in constants.items()}
-        puts = [(*slot[:3], _replaced(slot.stands_for, lent)) for slot in self.slots]
+        puts = [(held, key, own, lent[i]) for held, key, own, i in self._tensors if i in lent]
+        puts += [(*slot[:3], _replaced(slot.stands_for, lent)) for slot in self._tuples]
         watched = {i: x for i, x in lent.items() if i in self.others}
         return Lent(self, given, [put for put in puts if put[3] is not put[2]], watched, rest == "copy")
 
@@ -159,6 +187,12 @@ class Lent:
         for container, key, _, lent in self._puts:
             container[key] = lent
 
+    def written(self) -> Tensors:
+        """Return what a call that is not over yet has left in buffers."""
+        own = self.inventory.buffers.keys() - self.given.keys()
+        now = [(id(put[2]), put[0].get(put[1]), put[3]) for put in self._puts if id(put[2]) in own]
+        return {i: x for i, x, lent in now if isinstance(x, Tensor) and (x is not lent or lent._version)}
+
     def __exit__(self, *error: object) -> None:
         for container, key, own, lent in self._puts:
             if key in container if isinstance(container, dict) else key < len(container):
@@ -196,9 +230,9 @@ class Lent:
 class Again:
     """Modules that may run again inside of a `with`, for the backward of their calls."""
 
-    def __init__(self, several: Iterable[list[Lent]]) -> None:
-        self._several = list(several)
-        self._parts = {id(part): lent for lent in self._several for part in lent[0].inventory.parts.values()}
+    def __init__(self, several: Iterable[list[Lent]], told: Callable[[], None]) -> None:
+        """told: called when one of them runs again."""
+        self._several, self._told = list(several), told
         self._ran: dict[int, Inventory] = {}
 
     def __enter__(self) -> None:
@@ -215,9 +249,10 @@ class Again:
             lent[0].__exit__()
 
     def _called(self, part: nn.Module, inputs: Any) -> None:
-        lent = self._parts.get(id(part))
+        lent = next((lent for lent in self._several if id(part) in lent[0].inventory.part_ids), None)
         if lent is None:
             return
+        self._told()
         module = lent[0].inventory.module
         if any(other.differs(lent[0]) for other in lent[1:]):
             raise MetastepError(
@@ -234,7 +269,7 @@ def _holds(held: Any, values: list[Any]) -> bool:
 
 
 def _state_of(x: Tensor) -> Any:
-    """What changes when a tensor is written into, or made to hold other numbers; None where nobody can tell"""
+    """Return what changes when a tensor gets other numbers; None where nobody can tell."""
     if type(x) not in (Tensor, nn.Parameter) or x.is_inference() or _functorch.is_functorch_wrapped_tensor(x):
         return None
     return x._version, x.data_ptr() if x.layout is torch.strided else None

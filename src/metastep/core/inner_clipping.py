@@ -78,7 +78,7 @@ class Clipped(Described):
 
     @property
     def weight_decay(self) -> Rate:
-        """That of the optimizer inside."""
+        """Return that of the optimizer inside."""
         return getattr(self.inner, "weight_decay", 0.0)
 
     def init(self, params: Tree) -> State:

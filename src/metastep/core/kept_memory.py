@@ -1,4 +1,4 @@
-"""Carry the inner optimizer's memory from task to task: it is a part of meta beside θ, and Reptile moves both."""
+"""Carry the inner optimizer's memory from task to task: it is a part of meta next to θ, and Reptile moves both."""
 
 from dataclasses import dataclass
 from math import log
@@ -58,7 +58,7 @@ def continued(inner: InnerOptimizer) -> InnerOptimizer:
 
 
 def with_memory(params: Tree, inner: InnerOptimizer) -> dict[str, Tree]:
-    """Return θ beside the memory of an optimizer that has seen no task yet."""
+    """Return θ with the memory of an optimizer that has seen no task yet."""
     with torch.no_grad():
         memory = continued(inner).init(params).memory
     return {"params": params, "memory": {str(i): part for i, part in enumerate(memory)}}

@@ -1,4 +1,4 @@
-"""Methods that learn the inner learning rates beside θ: meta is {"params": θ, "rates": …}."""
+"""Learn the inner learning rates together with θ: meta is {"params": θ, "rates": …}."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

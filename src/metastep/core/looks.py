@@ -20,6 +20,8 @@ class Looks:
     """The kinds of calls that were looked at: shapes, precisions, and the modes of the modules that they apply."""
 
     def __init__(self) -> None:
+        self.again = False
+        """Whether a module runs again in its backward, as torch.utils.checkpoint does."""
         self._others: dict[Any, bool] = {}
         self._modules: list[nn.Module] = []
 
@@ -34,13 +36,13 @@ class Looks:
             task: One task.
             mapped: Whether several tasks run at once by vmap.
         """
-        meta, task = followable((meta, task))
         before = versions(task)
         if not is_alone():
             with session(Session(rest="constant")):
                 yield
             return require_unwritten(task, before)
-        others = self._look(loop, reads, meta, task, mapped)
+        meta, looked_at = followable((meta, task))
+        others = self._look(loop, reads, meta, looked_at, mapped)
         drawn = None if others else other_generators()
         with opened(Session(others, rest="constant")):
             yield
@@ -56,13 +58,16 @@ class Looks:
         kind = self._kind(meta, task, mapped)
         if kind not in self._others:
             try:
-                others, modules = first_look(loop, reads, meta, task, mapped)
+                others, again, modules = first_look(loop, reads, meta, task, mapped)
             except MetastepError:
                 raise
             except Exception as error:  # the call itself says what does not work
-                if isinstance(error, Warning) and (text := remedy(str(error))):
+                if not isinstance(error, Warning):
+                    return False
+                if text := remedy(str(error)):
                     raise MetastepError(text) from error
-                return False
+                raise  # a warning that the user has made an error
+            self.again |= again
             self._modules += [module for module in modules if all(module is not known for known in self._modules)]
             self._others[self._kind(meta, task, mapped)] = others
             return others

@@ -122,7 +122,7 @@ class Reptile(Method):
     Args:
         window: Steps that share a gradient, or a list with the length of each window.
         keep_memory: Carry the inner optimizer's memory from task to task, as the published code does. θ then holds it
-            beside the parameters, and the outer optimizer must be SGD with a rate of at most 1. Any other could make
+            with the parameters, and the outer optimizer must be SGD with a rate of at most 1. Any other could make
             second moments negative.
 
     Example:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import batch_norm, pad
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -16,6 +17,39 @@ from metastep.core.derivatives import keep_in_place, may_draw
 from metastep.core.guards import Session, require_shown, session
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
+
+# ---- two layers that published nets need and torch.nn lacks; the hand-written derivatives support both
+
+
+class SamePad(nn.Module):
+    """TensorFlow's SAME for a 3×3 convolution of stride 2: (0, 1) where the input is even, (1, 1) where it is odd.
+
+    `padding=1` gives the same sizes, but on even inputs a grid that is shifted by one pixel.
+    """
+
+    @staticmethod
+    def around(size: int) -> tuple[int, int]:
+        """Return the number of zeros before and behind."""
+        return size % 2, 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        return pad(x, (*self.around(width), *self.around(height)))
+
+
+class ShiftNorm(nn.Module):
+    """Normalise by the statistics of the batch, then add a shift β for each channel, and no scale γ.
+
+    Finn's code meta-trains β and does not adapt it: `adapt_only(problem, lambda name: "shift" not in name)`.
+    """
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return batch_norm(x, None, None, training=True, eps=self.eps) + self.shift[:, None, None]
 
 
 def parameters(module: nn.Module) -> dict[str, Tensor]:
@@ -113,14 +147,18 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         return _traced(module, params, inputs)
     with session(Session(keeps_changes=True)) as here:
         inventory = here.inventory(module)
-        _require_plain(inventory.parts)
-        recurrent = _is_recurrent(inventory.parts)
+        if not inventory.is_usable:
+            _require_plain(inventory.parts)
+            inventory.is_usable = True
+        recurrent = inventory.is_recurrent
         params = _mapped_like(inputs, {**dict(module.named_parameters()), **params}) if recurrent else params
-        lent = inventory.lend(params, here.rest)
+        lent = inventory.lend(params, here.rest, here.carried)
         keep_in_place(lent)
         try:
             with plain_recurrence() if recurrent else nullcontext(), lent:
                 result = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
+                if here.rest == "copy":
+                    here.written |= lent.written()
         finally:
             here.changes += inventory.changes()
         if here.keeps_changes:

@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 Rate = Annotated[Any, Bound(ge=0)]
+"""A number, a tensor, a tree with one of them per parameter, or a function of (meta, step) that returns one."""
 Share = Annotated[Any, Bound(ge=0, lt=1)]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from metastep.core.checks import require_few_shot, require_problem, require_takes, require_windows
-from metastep.core.custom_losses import ByHand, of_params_by_hand, pulled_by_hand
+from metastep.core.custom_losses import ByHand, Proximal, of_params_by_hand, pulled_by_hand
 from metastep.core.guards import undrawn
 from metastep.core.modules import apply, require_usable, theta_of
 from metastep.core.optimizers import State
@@ -425,6 +425,7 @@ def proximal(problem: Problem, strength: float) -> Problem:
             away = [x.reshape(-1) for x in tree_leaves(subtract(params, start(meta)))]
             return loss(params, meta, batch) + strength / 2 * sum(torch.vdot(x, x).real for x in away)
 
+        regularised.parts = Proximal(loss, start, strength)  # type: ignore[attr-defined]
         return pulled_by_hand(regularised, loss, start, strength) if isinstance(loss, ByHand) else regularised
 
     return with_losses(problem, pulled)

@@ -6,19 +6,25 @@ are made again with the values of every later step.
 """
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partialmethod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
-from metastep.core.trees import is_number, tree_map
+from metastep.core.trees import is_number, tree_leaves, tree_map
 from metastep.errors import MetastepError
 
 
 class UntraceableError(MetastepError):
     """Say why a step cannot be traced."""
+
+
+class DecidesError(UntraceableError):
+    """Say that a step branches on a number whose value is not known."""
 
 
 class Expression(NamedTuple):
@@ -97,7 +103,7 @@ def _ask(operation: Callable[..., Any], number: Number, other: Any) -> Any:
     if not (number.is_known and getattr(other, "is_known", True)):
         if operation in (operator.eq, operator.ne) and is_number(other) and other == 0:
             return operation is operator.ne
-        raise UntraceableError(f"it decides by the value of {_named(number)}, which is a tensor here")
+        raise DecidesError(f"it decides by the value of {_named(number)}, which is a tensor here")
     answer = bool(operation(number.value, getattr(other, "value", other)))
     expression = Expression(operation, (number.expression, getattr(other, "expression", other)))
     number.ledger.answers[expression] = answer
@@ -152,3 +158,188 @@ def _named(number: Number) -> str:
         names += [operands[0]] if operation is None else []
         left += [x for x in operands if isinstance(x, Expression)]
     return " and ".join(dict.fromkeys(names))
+
+
+# ---- operations of PyTorch with recorded numbers, and with tensors, where they take Python numbers only
+
+
+def operate(function: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function of PyTorch. Its numbers become tensors; where no tensor may stand, its formula is written out."""
+    written: Callable[..., Any] = _WRITTEN_OUT.get(getattr(function, "__name__", ""), _plainly)
+    return written(function, args, kwargs)
+
+
+def _plainly(function: Any, args: Any, kwargs: Any) -> Any:
+    tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+    if tensors:
+        args, kwargs = as_tensors((args, kwargs), tensors[0])
+    return function(*args, **kwargs)
+
+
+def _scaled_sum(function: Any, args: Any, kwargs: Any) -> Any:
+    """x + α·y"""
+    if not _is_recorded(kwargs.get("alpha")):
+        return _plainly(function, args, kwargs)
+    x, y = args
+    return function(x, y * as_tensors(kwargs["alpha"], x))
+
+
+def _of_product(name: str, by: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    """x + value · a ∘ b"""
+
+    def written(function: Any, args: Any, kwargs: Any) -> Any:
+        if not _is_recorded(kwargs.get("value")):
+            return _plainly(function, args, kwargs)
+        x, a, b = args
+        return getattr(x, name)(as_tensors(kwargs["value"], x) * by(a, b))
+
+    return written
+
+
+def _interpolated(name: str) -> Callable[..., Any]:
+    """x + w (y − x)"""
+
+    def written(function: Any, args: Any, kwargs: Any) -> Any:
+        given = dict(zip(("self", "end", "weight"), args, strict=False)) | kwargs
+        x, y, weight = given["self"], given["end"], given["weight"]
+        if not _is_recorded(weight):
+            return _plainly(function, args, kwargs)
+        return getattr(x, name)(as_tensors(weight, x) * (y - x))
+
+    return written
+
+
+def _made(function: Any, args: Any, kwargs: Any) -> Any:
+    """A tensor of a number"""
+    number, *rest = args
+    if not isinstance(number, Number) or rest:
+        return _plainly(function, args, kwargs)
+    dtype, device = kwargs.get("dtype") or torch.get_default_dtype(), kwargs.get("device") or torch.device("cpu")
+    return number.ledger.tensor(number, torch.float64, torch.device(device)).to(dtype)
+
+
+def _filled(function: Any, args: Any, kwargs: Any) -> Any:
+    """Make a tensor like x, with a number everywhere."""
+    x, value = args
+    if not _is_recorded(value):
+        return _plainly(function, args, kwargs)
+    return torch.zeros_like(x, **kwargs) + as_tensors(value, x)
+
+
+def _written_where(function: Any, args: Any, kwargs: Any) -> Any:
+    """x[mask] = a number: vmap knows no index of a size that depends on values"""
+    x, mask, value = args
+    if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.shape == x.shape):
+        return _plainly(function, args, kwargs)
+    value = as_tensors(value, x)
+    if isinstance(value, Tensor) and value.dim() > 0:
+        raise UntraceableError("it writes a tensor to where a mask is true")
+    return x.copy_(torch.where(mask, value, x))
+
+
+def _clamped(function: Any, args: Any, kwargs: Any) -> Any:
+    given = dict(zip(("self", "min", "max"), args, strict=False)) | kwargs
+    x, low, high = given["self"], given.get("min"), given.get("max")
+    if not (_is_recorded(low) or _is_recorded(high)):
+        return _plainly(function, args, kwargs)
+    y = x if low is None else torch.maximum(x, _tensor(low, x))
+    y = y if high is None else torch.minimum(y, _tensor(high, x))
+    return x.copy_(y) if function.__name__.endswith("_") else y
+
+
+def _tensor(limit: Any, like: Tensor) -> Tensor:
+    limit = as_tensors(limit, like)
+    return limit if isinstance(limit, Tensor) else torch.full_like(like, limit)
+
+
+def _is_recorded(x: Any) -> bool:
+    return isinstance(x, Number | Tensor)
+
+
+_WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("add", "add_", "sub", "sub_"), _scaled_sum),
+    "addcmul": _of_product("add", torch.mul), "addcmul_": _of_product("add_", torch.mul),
+    "addcdiv": _of_product("add", torch.div), "addcdiv_": _of_product("add_", torch.div),
+    "lerp": _interpolated("add"), "lerp_": _interpolated("add_"),
+    **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor"), _made),
+    "full_like": _filled, "__setitem__": _written_where, "clamp": _clamped, "clamp_": _clamped,
+}  # fmt: skip
+
+
+# ---- run an optimizer's own code with counts of steps as recorded numbers, and with gradients that are given
+
+
+class CountedSlots(dict[str, Any]):
+    """An optimizer's state of one parameter, whose "step" is a number that the trace records."""
+
+    def __init__(self, count: Number, following: "Following") -> None:
+        super().__init__()
+        self._count, self._following = count, following
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name == "step" and name not in self:
+            value = self._following.counted(value, self._count)
+        super().__setitem__(name, value)
+
+
+class Following(TorchFunctionMode):
+    """Run an optimizer's operations with numbers as tensors, and with gradients that are given."""
+
+    def __init__(self, is_trusted: bool) -> None:
+        super().__init__()
+        self.gradients: dict[int, Tensor | None] = {}
+        self._is_trusted = is_trusted
+        self._counts: dict[int, tuple[Tensor, Number]] = {}
+        self._items: dict[int, Tensor] = {}
+
+    def counted(self, value: Any, count: Number) -> Any:
+        """Let a tensor stand for a count of steps."""
+        if not isinstance(value, Tensor):
+            return count
+        self._counts[id(value)] = value, count
+        return value
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first: Any = args[0] if args else None
+        kwargs = kwargs or {}
+        if function == _GRAD:
+            return self.gradients.get(id(first))
+        if id(first) in self._counts and function in (Tensor.add_, Tensor.__iadd__):
+            self._counts[id(first)] = first, self._counts[id(first)][1] + args[1]
+            return first
+        if function is Tensor.item:
+            return self._counts[id(first)][1] if id(first) in self._counts else self._item(first)
+        if self._is_trusted and id(first) in self._items and function in _EQUALITY:
+            return _EQUALITY[function]  # ASGD asks whether a weight is 1, where both ways give the same
+        if function in _OUT_OF_TENSORS:
+            raise UntraceableError("it decides by the values of tensors, or takes them out as Python numbers")
+        args, kwargs = tree_map(self._number, (args, kwargs))
+        return operate(function, args, kwargs)
+
+    def _item(self, x: Tensor) -> Tensor:
+        item = x.to(torch.float64)
+        self._items[id(item)] = item
+        return item
+
+    def _number(self, x: Any) -> Any:
+        return self._counts[id(x)][1] if id(x) in self._counts else x
+
+
+_OUT_OF_TENSORS = {
+    Tensor.__bool__, Tensor.__float__, Tensor.__int__, Tensor.__index__, Tensor.tolist, Tensor.numpy, Tensor.nonzero,
+    Tensor.__contains__, torch.equal, torch.allclose, torch.nonzero,
+}  # fmt: skip
+_GRAD = vars(torch._C.TensorBase)["grad"].__get__
+_EQUALITY = {Tensor.__eq__: False, Tensor.__ne__: True, Tensor.eq: False, Tensor.ne: True}
+
+
+class States(defaultdict[Tensor, CountedSlots]):
+    """An optimizer's state: of every parameter that it has not seen, fresh slots."""
+
+    def __init__(self, fresh: Callable[[Tensor], CountedSlots]) -> None:
+        super().__init__()
+        self._fresh = fresh
+
+    def __missing__(self, parameter: Tensor) -> CountedSlots:
+        self[parameter] = self._fresh(parameter)
+        return self[parameter]

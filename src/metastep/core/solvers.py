@@ -13,8 +13,8 @@ from metastep.core.trees import Tree, add, add_scaled, dot, scale, subtract, zer
 
 __all__ = ["ConjugateGradient", "Neumann", "Solver"]
 
-# (v ↦ Hv, b) -> x with Hx ≈ b. One that can continue from an earlier solution also takes `start`.
 Solver = Callable[..., Tree]
+"""A function (v ↦ Hv, b) -> x with Hx ≈ b. One that can continue from an earlier solution also takes `start`."""
 
 
 @register("solver", "conjugate_gradient")
@@ -51,15 +51,16 @@ class ConjugateGradient:
     def __call__(self, matvec: Callable[[Tree], Tree], b: Tree, start: Tree = None) -> Tree:
         x, r = (zeros_like(b), b) if start is None else (start, subtract(b, matvec(start)))
         p, rr = r, self.dot(r, r)
+        zero = torch.zeros_like(rr)
         goes_on, least = rr > 0, torch.finfo(rr.dtype).eps ** 2 * (rr if start is None else self.dot(b, b))
         for _ in range(self.steps):
             hp = matvec(p)
             bend = self.dot(p, hp)
             goes_on = goes_on & (rr > least) & (bend > 0)
-            alpha = _ratio(rr, bend, goes_on)
+            alpha = (rr / bend).where(goes_on, zero)  # 0 where a system has stopped
             x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
-            p = add_scaled(r, _ratio(rr, before, goes_on), p)
+            p = add_scaled(r, (rr / before).where(goes_on, zero), p)
         return x
 
 
@@ -96,8 +97,3 @@ class Neumann:
             total = add(total, term)
         found = scale(self.rate, total)
         return found if start is None else add(start, found)
-
-
-def _ratio(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
-    """Return a / b where a system continues, and 0 where it has stopped."""
-    return torch.where(where, a / torch.where(where, b, 1.0), 0.0)

@@ -1,20 +1,23 @@
 """`TorchOptimizer`: any torch.optim optimizer as a pure function, by tracing its own step."""
 
 import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils._pytree import SequenceKey
 
 from metastep.core.derivatives import is_recorded
 from metastep.core.entrywise import State
 from metastep.core.options import Bound, require_number
 from metastep.core.rates import Rate, rate_at, rates_of_leaves
-from metastep.core.recorded_numbers import Ledger
-from metastep.core.torch_comparison import differences
+from metastep.core.recorded_numbers import DecidesError, Ledger
 from metastep.core.torch_state import (
     MISSED,
     Group,
@@ -27,13 +30,22 @@ from metastep.core.torch_state import (
     with_missed,
     without_missed,
 )
-from metastep.core.torch_step import FLAGS, OwnStep
-from metastep.core.traced_step import Trace, outside_of_transforms, require_inputs, traced, without_derivative
+from metastep.core.traced_step import (
+    FLAGS,
+    OwnStep,
+    Trace,
+    of_one_vector,
+    outside_of_transforms,
+    require_inputs,
+    traced,
+    without_derivative,
+)
 from metastep.core.trees import (
     Tree,
     alike,
     is_number,
     map_tree,
+    relative_change,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -41,6 +53,83 @@ from metastep.core.trees import (
 )
 from metastep.core.value import Value
 from metastep.errors import MetastepError, first_line, how_many
+
+# ---- compare the trace of a third party's optimizer with its own steps
+
+STEPS = 8
+AGREE = 1e-9
+
+
+def copy_of(optimizer: Optimizer) -> Optimizer:
+    """Return a copy with parameters of its own. Nothing in it reaches the original."""
+    copied: Optimizer = object.__new__(type(optimizer))  # Optimizer's own copies leave attributes out
+    own = {name: value for name, value in vars(optimizer).items() if name != "step"}  # a scheduler's, of the original
+    vars(copied).update(deepcopy(own, {id(optimizer): copied}))
+    return copied
+
+
+def require_original(traced: "TorchOptimizer", optimizer: Optimizer, held: set[int]) -> None:
+    """Compare the traces with the optimizer's own steps, from its first one, with its own options.
+
+    Args:
+        traced: Its steps as traces.
+        optimizer: The optimizer.
+        held: The ids of those of its parameters that φ has.
+
+    Raises:
+        MetastepError: They differ.
+    """
+    try:
+        with outside_of_transforms():
+            for step, difference in enumerate(_differences(_from_start(traced), optimizer, held), start=1):
+                if not difference < AGREE:
+                    raise MetastepError(
+                        f"its trace differs from its own steps by {difference:.1e} after {how_many(step, 'step')}, so "
+                        "it may keep something outside of its parameters' state, or mix parameters"
+                    )
+    except Exception as error:  # its code may raise anything
+        raise traced.refused(first_line(error)) from error
+
+
+def _from_start(traced: "TorchOptimizer") -> "TorchOptimizer":
+    """Return the same for parameters in a list, without a state."""
+    groups, paths = [], list(traced.shapes)
+    for options, own in traced.groups:
+        groups.append(Group(options, tuple((SequenceKey(i),) for i, path in enumerate(paths) if path in own)))
+    return replace(traced, groups=tuple(groups), slots={})
+
+
+def _differences(traced: "TorchOptimizer", optimizer: Optimizer, held: set[int]) -> Iterator[float]:
+    """Return how far φ and the memory are from those of the original after each step, relative to their size.
+
+    φ has double precision, and the gradients change their signs.
+    """
+    start = [
+        torch.linspace(-1, 1, shape.numel(), dtype=torch.float64).reshape(shape) for shape in traced.shapes.values()
+    ]
+    original = copy_of(optimizer)
+    own, state = _moved_to(original, optimizer, held, start), traced.init(start)
+    for t in range(STEPS):
+        grads = [torch.sin(3 * p + t) for p in state.params]
+        state = traced.advance(state, grads, None, 1)
+        for p, g in zip(own, grads, strict=True):
+            p.grad = g.clone()
+        inspect.unwrap(type(original).step)(original)
+        memory = [memory_of(original.state[p]) for p in own]
+        yield max(float(relative_change(a, b)) for a, b in ((own, state.params), (memory, state.memory)))
+
+
+def _moved_to(copied: Optimizer, optimizer: Optimizer, held: set[int], start: list[Tensor]) -> list[Tensor]:
+    """Give a copy these parameters, and no others. Return them."""
+    own: list[Tensor] = []
+    for group, of in zip(copied.param_groups, optimizer.param_groups, strict=True):
+        group["params"] = [p for p, q in zip(group["params"], of["params"], strict=True) if id(q) in held]
+        own += group["params"]
+    for p, x in zip(own, start, strict=True):
+        p.grad, p.data = None, x.clone()
+    copied.state = defaultdict(dict)
+    return own
+
 
 MOST = 8  # traces of one kind of call; torch.optim needs 3
 
@@ -79,8 +168,6 @@ class TorchOptimizer(Value):
     """The shapes of its parameters, by paths."""
     overrides: dict[str, Rate] = field(default_factory=dict)
     """Options that are functions, tensors or trees, by names such as "lr" and "betas[0]"."""
-    compared: bool = True
-    """Whether a third party's is compared with its own steps at first use."""
 
     def __repr__(self) -> str:
         usual = {n: p.default for n, p in inspect.signature(self.kind).parameters.items()}
@@ -132,7 +219,7 @@ class TorchOptimizer(Value):
 
     @cached_property
     def begin(self) -> int:
-        """How many steps the optimizer has taken before."""
+        """Return how many steps the optimizer has taken before."""
         return max((count_of(slots) for slots in self.slots.values()), default=0)
 
     def init(self, params: Tree) -> State:
@@ -157,6 +244,24 @@ class TorchOptimizer(Value):
                 values = numbers.of(member, memory[j].get(MISSED))
                 leaves[j], memory[j] = self._step(member, leaves[j], memory[j], grads[j], values, ready)
         return State(tree_unflatten(leaves, spec), memory, state.step + steps)
+
+    def of_one_vector(self, params: list[Tensor]) -> "TorchOptimizer | None":
+        """Return the same for all parameters of φ as one vector, or None if an entry may move by more than itself."""
+        key = tuple((p.shape, p.dtype, p.device) for p in params)
+        if key not in self._vectors:
+            self._vectors[key] = of_one_vector(self, params)
+        return self._vectors[key]
+
+    @cached_property
+    def _vectors(self) -> dict[Any, "TorchOptimizer | None"]:
+        return {}
+
+    def trace_of(self, p: Tensor) -> Trace:
+        """Return how it moves φ that is one tensor, at its first step."""
+        (member,) = self._members([p])
+        own = memory_of(member.slots)
+        values = (self.begin, *self._rates((), self.begin, [p]))
+        return self._trace(member, [p, p, *own.values()], tuple(own), values)
 
     def _step(
         self, member: Member, p: Tensor, memory: Slots, g: Tensor, values: Values, ready: dict[Any, Any]
@@ -193,14 +298,6 @@ class TorchOptimizer(Value):
         """All that were made, by what they were made for"""
         return {}
 
-    def clone(self, groups: list[dict[str, Any]], state: Any) -> torch.optim.Optimizer:
-        """Return an optimizer of this kind with these groups and this state."""
-        return self._own.clone(groups, state)
-
-    @property
-    def _is_strange(self) -> bool:
-        return self.compared and not is_torchs(self.kind)
-
     def _trace(self, member: Member, tensors: list[Tensor], slots: tuple[str, ...], values: Values) -> Trace:
         looks = tuple((x.shape, x.dtype, x.device) for x in tensors)
         learned = tuple(isinstance(value, Tensor) for value in values)
@@ -210,7 +307,7 @@ class TorchOptimizer(Value):
             if trace.holds(values):
                 return trace
         if len(traces) == MOST:
-            raise self._refused(f"it takes another way through its code after {MOST} others")
+            raise self.refused(f"it takes another way through its code after {MOST} others")
         traces.append(self._new_trace(member, tensors, slots, values))
         return traces[-1]
 
@@ -224,31 +321,20 @@ class TorchOptimizer(Value):
             return self._own(ledger, member, p, dict(zip(slots, memory, strict=True)), g)
 
         try:
-            if self._is_strange and not any(self._traces.values()):
-                self._require_original()
             trace = traced(step, tensors, known)
-            if self._is_strange:
+            if not is_torchs(self.kind):
                 require_inputs(trace, traced(step, tensors, {name: _another(name, x) for name, x in known.items()}))
             return trace
         except Exception as error:  # an optimizer's code may raise anything when it is traced
-            raise self._refused(first_line(error)) from error
+            if isinstance(error, DecidesError) and isinstance(values[0], Tensor):
+                raise MetastepError(
+                    f"{self.kind.__name__} decides by its count of steps, which is a tensor where each task has its "
+                    "own, and in a compiled plan. Use chunk_size=1 there, and compile=False."
+                ) from error
+            raise self.refused(first_line(error)) from error
 
-    def _require_original(self) -> None:
-        """Compare the traces with the optimizer's own steps, from its first one, with its own options."""
-        groups, shapes = [], list(self.shapes.items())
-        for options, paths in self.groups:
-            own = [i for i, (path, _) in enumerate(shapes) if path in paths]
-            groups.append(Group(options, tuple((SequenceKey(i),) for i in own)))
-        plain = replace(self, groups=tuple(groups), slots={}, overrides={}, compared=False)
-        with outside_of_transforms():
-            for step, difference in enumerate(differences(plain, [shape for _, shape in shapes]), start=1):
-                if not difference < 1e-9:
-                    raise MetastepError(
-                        f"its trace differs from its own steps by {difference:.1e} after {how_many(step, 'step')}, so "
-                        "it may keep something outside of its parameters' state, or mix parameters"
-                    )
-
-    def _refused(self, why: str) -> MetastepError:
+    def refused(self, why: str) -> MetastepError:
+        """Return why it cannot be an inner optimizer."""
         name = f"{self.kind.__name__} cannot be an inner optimizer"
         if why.startswith(name):
             return MetastepError(why)

@@ -31,13 +31,17 @@ class Member(NamedTuple):
 
     @property
     def constants(self) -> str:
-        """What the optimizer's state of it holds besides tensors and its count."""
+        """Return what the optimizer's state of it holds besides tensors and its count."""
         return str({name: x for name, x in layout_of(self.slots).items() if name != "step"}) if self.slots else ""
 
 
 def is_torchs(kind: type[torch.optim.Optimizer]) -> bool:
-    """Return whether the step of an optimizer is one of torch.optim's own."""
-    return str(inspect.unwrap(kind.step).__module__).startswith("torch.optim.")
+    """Return whether torch.optim's own code makes the steps. A subclass may have other defaults, but no other code."""
+    own: Any = next(each for each in kind.__mro__ if f"{each.__module__}.".startswith("torch.optim."))
+    if own is torch.optim.Optimizer or inspect.unwrap(kind.step) is not inspect.unwrap(own.step):
+        return False
+    added = {name for each in kind.__mro__[: kind.__mro__.index(own)] for name in vars(each)} - {"step"}
+    return not any(hasattr(own, name) for name in added if not name.startswith("__"))
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:

@@ -5,20 +5,166 @@ into values. Counts of steps, and options that change, are inputs of the graph (
 values are followed, and √ has slope 0 at 0.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import SequenceKey
 
 from metastep.core.entrywise import root
-from metastep.core.recorded_numbers import Ledger, UntraceableError, function_of
-from metastep.core.trees import Tree, tree_flatten, tree_unflatten
+from metastep.core.recorded_numbers import (
+    CountedSlots,
+    Following,
+    Ledger,
+    Number,
+    States,
+    UntraceableError,
+    function_of,
+)
+from metastep.core.torch_state import Group, Member, Slots, is_torchs, layout_of, memory_of
+from metastep.core.trees import Tree, is_number, tree_flatten, tree_unflatten
 from metastep.errors import MetastepError
+
+# ---- the own step of a torch.optim optimizer on one parameter, with tensors and numbers that are given
+
+
+if TYPE_CHECKING:
+    from metastep.core.torch_optimizer import TorchOptimizer
+
+# Flags that say how the same step is computed.
+FLAGS = {"foreach": False, "fused": None, "capturable": False, "differentiable": False}
+
+
+class OwnStep:
+    """An optimizer's own step: a function of a parameter, what the optimizer remembers of it, and its gradient.
+
+    Args:
+        kind: The optimizer's class.
+        attributes: What an instance has besides groups and state.
+        groups: Its parameter groups.
+        replaced: The names of options that are inputs.
+    """
+
+    def __init__(
+        self,
+        kind: type[torch.optim.Optimizer],
+        attributes: dict[str, Any],
+        groups: tuple[Group, ...],
+        replaced: Collection[str],
+    ) -> None:
+        self.kind, self.attributes, self.groups, self.replaced = kind, attributes, groups, replaced
+        self._layouts: dict[int, Slots] = {}
+        """What is no tensor of a parameter's state, by its group."""
+
+    def __call__(self, ledger: Ledger, member: Member, p: Tensor, memory: Slots, g: Tensor) -> tuple[Tensor, Slots]:
+        """Return the parameter and the memory after the step. Nothing that is given is written to."""
+        p, g, following = p.clone(), g.clone(), Following(is_torchs(self.kind))
+        following.gradients[id(p)] = g
+        states = States(lambda p: CountedSlots(ledger["step"], following))
+        if memory:
+            for name, value in {**self._layout(ledger, member, p), **memory}.items():
+                states[p][name] = value.clone() if name in memory else value
+        optimizer = self._clone([self._options(ledger, member) | {"params": [p]}], states)
+        with following:
+            inspect.unwrap(self.kind.step)(optimizer)
+        slots: Slots = states.get(p, {})
+        self._note_layout(member, slots)
+        return p, memory_of(slots)
+
+    def _clone(self, groups: list[dict[str, Any]], state: Any) -> torch.optim.Optimizer:
+        """Return an optimizer of this kind with these groups and this state."""
+        optimizer: torch.optim.Optimizer = object.__new__(self.kind)
+        vars(optimizer).update(self.attributes, param_groups=groups, state=state)
+        return optimizer
+
+    def _layout(self, ledger: Ledger, member: Member, p: Tensor) -> Slots:
+        """Return what the state of a parameter holds besides tensors, if need be by a first step."""
+        if member.slots:
+            return layout_of(member.slots)
+        if member.group not in self._layouts:
+            with outside_of_transforms():
+                self(Ledger(ledger.values), member, example(p), {}, example(p))
+        return self._layouts[member.group]
+
+    def _note_layout(self, member: Member, slots: Slots) -> None:
+        """Keep what is no tensor of a parameter's state; it must not change"""
+        found = layout_of(slots)
+        known = layout_of(member.slots) if member.slots else self._layouts.setdefault(member.group, found)
+        for name, value in found.items():
+            if name != "step" and (isinstance(value, Number) or known.get(name) != value):
+                raise UntraceableError(f"its state of a parameter holds '{name}', a number that changes")
+        for name, x in memory_of(slots).items():
+            if not x.is_floating_point():
+                raise UntraceableError(f"its state of a parameter holds '{name}', a tensor of {x.dtype}")
+
+    def _options(self, ledger: Ledger, member: Member) -> dict[str, Any]:
+        options = dict(self.groups[member.group].options)
+        options |= {name: flag for name, flag in FLAGS.items() if name in options}
+        for name in self.replaced:
+            option, _, index = name.partition("[")  # "betas[0]" is the first of a pair
+            if index:
+                pair = list(options[option])
+                pair[int(index[:-1])] = ledger[name]
+                options[option] = tuple(pair)
+            else:
+                options[option] = ledger[name]
+        return options
+
+
+# ---- all parameters of a traced optimizer as one vector, if an entry moves by no other entry
+
+
+VECTOR: Any = (SequenceKey(0),)  # its path in [vector]
+
+
+def of_one_vector(optimizer: "TorchOptimizer", params: list[Tensor]) -> "TorchOptimizer | None":
+    """Return the same optimizer for φ as one vector, or None if an entry may move by more than itself.
+
+    Args:
+        optimizer: The optimizer.
+        params: φ, parameter by parameter.
+    """
+    rates = optimizer.overrides.values()  # a function may give each parameter another number
+    plain = all(is_number(rate) or getattr(rate, "places", None) == () for rate in rates)
+    same = len({(p.dtype, p.device) for p in params}) == len(optimizer.groups) == 1
+    all_held = len(optimizer.shapes) == len(params) and all(p.dim() > 0 for p in params)
+    if not (plain and same and all_held and is_torchs(optimizer.kind)):
+        return None
+    vector = torch.cat([example(p).reshape(-1) for p in params])
+    slots = _joined([optimizer.slots.get(path, {}) for path in optimizer.shapes], optimizer.shapes.values(), vector)
+    if slots is None:
+        return None
+    groups = (Group(optimizer.groups[0].options, (VECTOR,)),)
+    joined = replace(optimizer, groups=groups, slots={VECTOR: slots} if slots else {}, shapes={VECTOR: vector.shape})
+    try:
+        return joined if joined.trace_of(vector).is_entrywise else None
+    except MetastepError:  # one that needs matrices
+        return None
+
+
+def _joined(each: list[Slots], shapes: Collection[torch.Size], vector: Tensor) -> Slots | None:
+    """Return a state like that of all parameters, or None if they differ by more than their entries"""
+    first, *others = each
+    if any(str(layout_of(slots)) != str(layout_of(first)) for slots in others):
+        return None
+    joined: Slots = layout_of(first)
+    for name in memory_of(first):
+        found: list[Any] = [slots[name] for slots in each]
+        if all(x.shape == shape for x, shape in zip(found, shapes, strict=True)):
+            joined[name] = vector
+        elif all(x.dim() == 0 and torch.equal(x, found[0]) for x in found):
+            joined[name] = found[0]
+        else:
+            return None
+    return joined
+
 
 aten = torch.ops.aten
 
@@ -37,6 +183,8 @@ class Trace(NamedTuple):
     """The graph and the numbers, to be compared."""
     is_rounded: bool
     """Whether the step calculates in half precision."""
+    is_entrywise: bool
+    """Whether an entry of a parameter moves by no other entry."""
 
     def holds(self, values: Sequence[Any]) -> bool:
         return tuple(map(bool, self.ask(*values))) == self.answers
@@ -100,7 +248,9 @@ def _trace(module: fx.GraphModule, ledger: Ledger, given: int, spec: Any) -> Tra
     if None in ledger.values.values() and "nan" in text:
         raise UntraceableError("it takes a learned number out of the arithmetic, as math.sqrt(…) does")
     answers = tuple(ledger.answers.values())
-    return Trace(ask, answers, numbers, inputs, module.forward, spec, text, bool(halves - starts))
+    entrywise = all(_is_entrywise(node.target) for node in module.graph.nodes if node.op == "call_function")
+    entrywise &= all(x.dim() == 0 for x in constants)
+    return Trace(ask, answers, numbers, inputs, module.forward, spec, text, bool(halves - starts), entrywise)
 
 
 def require_inputs(first: Trace, second: Trace) -> None:
@@ -139,6 +289,16 @@ _FASTER = {  # what has less to look up
     aten.lerp.Scalar: torch.lerp, aten.maximum.default: torch.maximum, aten.abs.default: torch.abs,
     aten.sqrt.default: root,
 }  # fmt: skip
+
+
+_MADE = {  # of one number for all entries
+    aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.zeros.default, aten.ones.default,
+    aten.full.default, aten.scalar_tensor.default, aten.copy.default, aten._to_copy.default,
+}  # fmt: skip
+
+
+def _is_entrywise(target: Any) -> bool:
+    return target in _MADE or target in _FASTER.values() or torch.Tag.pointwise in getattr(target, "tags", ())
 
 
 def cleaned(module: fx.GraphModule) -> fx.GraphModule:

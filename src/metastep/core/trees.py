@@ -18,6 +18,7 @@ from torch.utils._pytree import (
 from metastep.errors import MetastepError
 
 Tree = Any
+"""Any nesting of dicts, lists, tuples and NamedTuples with tensors at its leaves."""
 
 __all__ = [
     "Tree", "add", "add_scaled", "dot", "leaves", "map_tree", "norm", "normal_like", "relative_change", "scale",
@@ -165,6 +166,8 @@ def dot(a: Tree, b: Tree) -> Tensor:
         >>> print(ms.trees.dot([torch.ones(2), torch.ones(3)], [torch.ones(2), torch.ones(3)]))
         tensor(5.)
     """
+    if isinstance(a, Tensor) and a.dim() == 1 and a.is_floating_point():
+        return torch.dot(a, b)
     products = [(x.conj() * y).real.sum() for x, y in zip(tree_leaves(a), tree_leaves(b), strict=True)]
     return torch.stack(products).sum() if products else torch.zeros(())
 
@@ -187,6 +190,18 @@ def norm(tree: Tree) -> Tensor:
     return dot(tree, tree).sqrt()
 
 
+def norm_of(tensors: list[Tensor]) -> Tensor:
+    """Return what `norm` returns, in a few operations. vmap does not know them."""
+    sizes = torch._foreach_norm(tensors)
+    together: Tensor = torch.linalg.vector_norm(torch.stack([size.to(sizes[0].device) for size in sizes]))
+    return together
+
+
+def ratio(a: Tensor, b: Tensor) -> Tensor:
+    """Return a / b for lengths, or 0 if both are 0."""
+    return a / b.clamp_min(torch.finfo(b.dtype).tiny)
+
+
 def relative_change(before: Tree, after: Tree) -> Tensor:
     """Return ‖after − before‖ / ‖after‖, or 0 if both are 0.
 
@@ -203,8 +218,7 @@ def relative_change(before: Tree, after: Tree) -> Tensor:
         >>> print(ms.trees.relative_change(torch.tensor([3.0, 0.0]), torch.tensor([3.0, 4.0])))
         tensor(0.8000)
     """
-    length = norm(after)
-    return norm(subtract(after, before)) / length.clamp_min(torch.finfo(length.dtype).tiny)
+    return ratio(norm(subtract(after, before)), norm(after))
 
 
 def zeros_like(tree: Tree) -> Tree:

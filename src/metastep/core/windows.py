@@ -129,8 +129,7 @@ class InnerLoop(NamedTuple):
     def run(self, windows: list[Window], state: State, meta: Tree) -> State:
         """Return the state after all windows, and keep nothing else."""
         for window in windows:
-            gradient = task_gradient(window, state.params, meta)
-            state = self.inner.advance(state, gradient, meta, window.steps)
+            state = self.inner.advance(state, task_gradient(window, state.params, meta), meta, window.steps)
         return state
 
     def traverse(self, windows: list[Window], state: State, meta: Tree) -> tuple[list[Checkpointed], State]:
@@ -168,12 +167,6 @@ def task_gradient(window: Window, params: Tree, meta: Tree) -> Tree:
     count_gradient()
     gradient = getattr(window.loss, "gradient_by_hand", None) or grad(guarded(window.loss))
     return gradient(params, meta, window.batch)
-
-
-def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
-    """Return (∂L/∂φ, ∂L/∂θ)."""
-    count_gradient()
-    return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]
 
 
 def outer_value(problem: Problem, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:

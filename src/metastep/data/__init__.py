@@ -8,7 +8,7 @@ _PLACE = {
     "Labelled": "metastep.data.pictures",
     "PictureSplit": "metastep.data.official",
     "Pictures": "metastep.data.pictures",
-    "classes_by_share": "metastep.data.splits",
+    "classes_by_share": "metastep.data.pictures",
     "load": "metastep.data.registry",
 }
 __all__ = sorted(_PLACE)

@@ -1,4 +1,4 @@
-"""Computed data kept between runs: a folder of .npy files per entry, there as a whole or not at all."""
+"""Cache computed data between runs: one folder of .npy files per entry, complete or absent."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache_root() -> Path:
-    """`$METASTEP_CACHE`, else `metastep` in `$XDG_CACHE_HOME`, else in `~/.cache`; it need not exist."""
+    """Return `$METASTEP_CACHE`, else `metastep` in `$XDG_CACHE_HOME`, else in `~/.cache`; it need not exist."""
     if chosen := os.environ.get("METASTEP_CACHE"):
         return Path(chosen).expanduser()
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "")
@@ -37,7 +37,7 @@ def cache_root() -> Path:
 
 
 def cached(name: str, key: str, build: Callable[[], Arrays]) -> Arrays:
-    """What `build` returns; memory-mapped, if it was called with this name and key before."""
+    """Return what `build` returns; memory-mapped, if it was called with this name and key before."""
     folder = cache_root() / f"{name}-{hashlib.sha256(key.encode(errors='surrogateescape')).hexdigest()[:16]}"
     found = _load(folder)
     if found is not None:
@@ -56,13 +56,13 @@ def cached(name: str, key: str, build: Callable[[], Arrays]) -> Arrays:
 
 
 def _load(folder: Path) -> Arrays | None:
-    """The entry, or None if it is not there or damaged."""
+    """Return the entry, or None if it is missing or damaged."""
     if not exists(folder):
         return None
     try:
         checksums = json.loads((folder / CHECKSUMS).read_text())
         return {name: _array(folder / f"{name}.npy", checksum) for name, checksum in checksums.items()}
-    except Exception as error:  # a damaged entry fails in a dozen ways, and building it again mends them all
+    except Exception as error:  # a damaged entry fails in a dozen ways; building it again repairs them all
         _log.warning("%s is damaged (%s): making it again.", printable(folder), error)
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -103,7 +103,7 @@ def _write(draft: Path, arrays: Arrays) -> None:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """What killed processes left half-written; a day is longer than any writing takes."""
+    """Remove what killed processes left half-written; a day is longer than any write takes."""
     for draft in root.glob(".writing-*"):
         with contextlib.suppress(OSError):
             if draft.stat().st_mtime < time.time() - 86_400:

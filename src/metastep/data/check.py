@@ -1,28 +1,50 @@
-"""What is wrong with a folder of classes: everything at once, so that it can be put right in one go."""
+"""Find everything that is wrong with a folder of classes at once, and say what a data set could serve.
+
+A folder is refused here by the code, and so in the words, by which a run refuses it.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from metastep.data.errors import DataError, printable
+import numpy as np
+
+from metastep.data.draw import Batches
+from metastep.data.episodes import Episodes, require_enough
+from metastep.data.errors import DataError, Progress, printable, silent
 from metastep.data.files import entries, folder_identity, read_bytes
-from metastep.data.folder import alone, class_folders, lone_half, require_folder
-from metastep.data.images import open_picture
-from metastep.data.progress import Progress, silent
-from metastep.data.splits import PARTS
+from metastep.data.folder import (
+    CHANNELS,
+    Files,
+    Folder,
+    alone,
+    class_folders,
+    classes_of,
+    has_parts,
+    labelled_in,
+    lone_half,
+    pictures_of,
+    require_folder,
+    several_classes,
+)
+from metastep.data.images import Look, look_at, open_picture
+from metastep.data.pictures import PARTS, Labelled, Part, Pictures, known_split
+from metastep.data.registry import DataSet
+from metastep.errors import MetastepError
 
 Kind = Literal["unreadable", "duplicate", "empty", "misplaced", "link loop"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to put right."""
+    """Describe one thing to fix."""
 
     kind: Kind
     path: Path
     reason: str
-    """What is wrong and what to do about it, in one sentence or two."""
+    """Say what is wrong and what to do, in one or two sentences."""
 
     @property
     def message(self) -> str:
@@ -31,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in a folder of classes, and what lies in each of its folders."""
+    """Hold what was found in a folder of classes, and the contents of its folders."""
 
     findings: list[Finding]
     listed: dict[Path, list[Path]]
@@ -47,7 +69,7 @@ class Checked:
 
 
 def check_folder(path: Path, *, progress: Progress = silent) -> Checked:
-    """Find everything that would stop the loaders, or spoil what is learned from it."""
+    """Find everything that would stop the loaders or spoil what is learned."""
     require_folder(path)
     check = _Check()
     if lone := lone_half(path):
@@ -60,14 +82,14 @@ def check_folder(path: Path, *, progress: Progress = silent) -> Checked:
 
 
 def _beside_parts(path: Path) -> list[Finding]:
-    """Folders that nobody reads, such as valid/ where val/ was meant."""
+    """Find folders that are not read, such as valid/ where val/ was meant."""
     strange = [entry for entry in entries(path) if entry.is_dir() and entry.name not in PARTS]
     reason = f"is none of {', '.join(PARTS)}, and is not read: rename or move it"
     return [_finding("misplaced", entry, reason) for entry in strange]
 
 
 class _Check:
-    """One pass: each folder is listed once, each file is read once"""
+    """Pass once: list each folder once, read each file once."""
 
     def __init__(self) -> None:
         self.listed: dict[Path, list[Path]] = {}
@@ -127,7 +149,7 @@ def _relation(other: Path, folder: Path) -> str:
 
 
 def _loops(entry: Path, container: Path) -> bool:
-    """Whether entering `entry` would lead back to a folder on the way to it."""
+    """Return whether entering `entry` would lead back to a folder on the path to it."""
     target = folder_identity(entry)
     way = container.resolve()
     return any(folder_identity(parent) == target for parent in (way, *way.parents))
@@ -139,3 +161,120 @@ def _finding(kind: Kind, path: Path, reason: str) -> Finding:
 
 def _raised(kind: Kind, path: Path, error: DataError) -> Finding:
     return Finding(kind, path, str(error).removeprefix(f"{printable(path)}: "))
+
+
+# ---- what it could serve: splits with episodes, or pictures and batches for transfer
+
+
+MOST_SHOWN = 30  # pictures of each class of a labelled set that contact sheets choose from
+
+
+class Served(NamedTuple):
+    """What a split has, and whether the episodes can be drawn from it."""
+
+    split: Part
+    sizes: Sequence[int]
+    """Pictures of each class."""
+    shortage: str
+    """What is missing for the episodes, and what to do about it; empty where they can be drawn."""
+
+
+def served_by(data: DataSet, episodes: Episodes, checked: Checked | None = None) -> list[Served]:
+    """Return each split of a data set; a user's folder is taken without what was found to be wrong with it."""
+    if isinstance(data, Folder):
+        sizes = {} if has_parts(data.root) else (checked or check_folder(data.root)).usable_pictures(data.root)
+        names = {part: classes_of(list(sizes), part) for part in PARTS}
+        classes = {part: (names[part], [sizes[name] for name in names[part]]) for part in PARTS if sizes}
+    else:
+        read = {part: data.classes(part) for part in PARTS}
+        classes = {part: (pictures.names, pictures.sizes) for part, pictures in read.items()}
+    return [Served(part, sizes, _shortage(names, sizes, episodes)) for part, (names, sizes) in classes.items()]
+
+
+def possible(served: Sequence[Served], episodes: Episodes) -> str:
+    """Return what all splits could serve where they fall short."""
+    wanted = episodes.shots + episodes.queries
+    ways = min(sum(size >= wanted for size in each.sizes) for each in served)
+    if ways >= 2:
+        return f"With {wanted} pictures of each class, every split can serve episodes of up to {ways} classes."
+    if min(len(each.sizes) for each in served) < 2:
+        return "Every split needs at least two classes: add some."
+    pictures = min(sorted(each.sizes)[-2] for each in served)
+    return f"With two classes in an episode there are {pictures} pictures of each, for shots and queries together."
+
+
+def _shortage(names: Sequence[str], sizes: Sequence[int], episodes: Episodes) -> str:
+    try:
+        require_enough(sizes, episodes, names, shown=len(names))
+    except MetastepError as error:
+        return str(error)
+    return ""
+
+
+class Outlook(NamedTuple):
+    """What a transfer run would learn from, of a folder without what was found to be wrong with it."""
+
+    parts: Labelled  # of pictures without pixels
+    looks: list[Look]
+
+    def in_words(self, size: int, batch: int) -> list[str]:
+        """Return what the numbers of each class do not tell, a line for each matter."""
+        made = f"each is stretched to {size}x{size} pixels (--size) and read in colour"
+        return [
+            f"pictures: {_kinds(self.looks)}; {made}: the source has to be for colour too",
+            f"validation: {self.parts.validation}",
+            f"batches: {_batches(self.parts, batch)}",
+        ]
+
+
+def outlook(folder: Path, checked: Checked) -> Outlook | str:
+    """Return what a transfer run would learn from, or why it cannot and what to do about it."""
+    listed: list[Files] = []
+
+    def without_pixels(part: Path) -> Pictures:
+        files = several_classes(part, checked.left)
+        listed.append(files)
+        return pictures_of(files, np.empty((sum(map(len, files.values())), CHANNELS, 0, 0), np.uint8))
+
+    try:
+        parts = labelled_in(folder, 0, without_pixels)
+    except MetastepError as error:
+        return str(error)
+    return Outlook(parts, [look_at(file) for files in listed for row in files.values() for file in row])
+
+
+def _kinds(looks: list[Look]) -> str:
+    smallest, largest = (pick(looks, key=lambda look: look.width * look.height) for pick in (min, max))
+    ends = dict.fromkeys(f"{look.width}x{look.height}" for look in (smallest, largest))
+    grey = sum(look.is_grey for look in looks)
+    kind = "in colour" if not grey else "grey" if grey == len(looks) else f"{grey:,} grey and the others in colour"
+    return f"{len(looks):,} of {' to '.join(ends)}, {kind}"
+
+
+def _batches(parts: Labelled, size: int) -> str:
+    number = len(Batches(parts.train, size))
+    last = len(parts.train.labels) - (number - 1) * size
+    lonely = ", which is too few for the statistics of some nets: choose another --batch" if last == 1 else ""
+    return f"{number:,} in an epoch, of up to {size} pictures (--batch), the last of {last}{lonely}"
+
+
+def preview(data: DataSet, split: str | None) -> tuple[str, str, Pictures]:
+    """Return what to call a data set, the split that is meant, and pictures of it to draw episodes from.
+
+    Of a labelled set, and of a user's own train/ and test/, these are a few pictures of each class of one part.
+    """
+    label = data.root.resolve().name if isinstance(data, Folder) else data.name
+    if data.view == "episodes" and not (isinstance(data, Folder) and has_parts(data.root)):
+        split = split or ("all" if isinstance(data, Folder) else "train")
+        return label, split, data.classes(split)
+    part = known_split(split or PARTS[0], PARTS)
+    pictures: Pictures = getattr(data.labelled(), part)
+    first = [i for label in range(len(pictures.names)) for i in (pictures.labels == label).nonzero()[:MOST_SHOWN, 0]]
+    return label, part, pictures.at(list(map(int, first)))
+
+
+def described(data: DataSet) -> str:
+    """Say that all is well with a labelled data set: reading it compares its numbers with those of the paper."""
+    parts = data.labelled()
+    counts = ", ".join(f"{count:,} {part}" for count, part in zip(parts.counts, PARTS, strict=True))
+    return f"{data.name}: all is well: {counts}; validation: {parts.validation}"

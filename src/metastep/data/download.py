@@ -1,4 +1,4 @@
-"""Fetch a file: whole and checked, or not at all; what a broken connection left is continued by the next call."""
+"""Fetch a file, complete and checked. The next call continues an interrupted download."""
 
 import hashlib
 import http.client
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from metastep.data.errors import printable, problem
-from metastep.data.progress import Progress, silent
+from metastep.data.errors import Progress, printable, problem, silent
 from metastep.data.registry import DataSet
 from metastep.errors import remedy_of
 
@@ -20,7 +19,7 @@ def get(kind: type[DataSet], name: str, root: Path, progress: Progress = silent)
     """Download the files of a data set that are not yet in the data directory.
 
     Raises:
-        DataError: It may not be downloaded freely, or one of its files cannot be fetched whole.
+        DataError: It may not be downloaded freely, or one of its files cannot be fetched completely.
     """
     if not kind.downloads:
         raise problem(name, "cannot be downloaded for you", f"To get it: {kind.source}")
@@ -33,18 +32,18 @@ def get(kind: type[DataSet], name: str, root: Path, progress: Progress = silent)
 def download(
     url: str, target: Path, checksum: str, *, attempts: int = 3, timeout: float = 30.0, progress: Progress = silent
 ) -> None:
-    """Fetch `url` to `target`, which appears only after its checksum was found right.
+    """Fetch `url` to `target`, which appears only after its checksum matches.
 
     Args:
         url: A web address.
         target: The file to make.
-        checksum: sha256:…, or md5:… where its publisher gives no better one.
+        checksum: sha256:…, or md5:… if its publisher gives no better one.
         attempts: How often a connection that drops is continued; the next call continues it too.
-        timeout: Seconds to wait for a word of the server.
-        progress: Called with the bytes that are done and their total.
+        timeout: Seconds to wait for an answer of the server.
+        progress: Called with the bytes so far and their total.
 
     Raises:
-        DataError: It cannot be fetched, written, or is another file than it should be.
+        DataError: It cannot be fetched or written, or the checksum differs.
     """
     if not url.startswith(("https://", "http://")):  # urllib would also open local files
         raise problem(url, "is not a web address", "Use one that begins with https://")
@@ -77,7 +76,7 @@ def _fetch_stubbornly(url: str, draft: Path, attempts: int, timeout: float, prog
 
 
 def _why(error: Exception, draft: Path) -> tuple[str, str]:
-    """What stopped a download, and what to do about it"""
+    """Say what stopped a download, and what to do."""
     place = printable(draft.parent)
     elsewhere = f"or fetch it on another computer and copy it into {place}"
     if draft.exists():
@@ -90,14 +89,14 @@ def _why(error: Exception, draft: Path) -> tuple[str, str]:
 
 
 def _checksum(path: Path, like: str) -> str:
-    """Of the same kind as `like`"""
+    """Return a checksum of the kind of `like`."""
     kind = like.partition(":")[0].lower()
     with path.open("rb") as file:
         return f"{kind}:{hashlib.file_digest(file, kind).hexdigest()}"
 
 
 def _fetch(url: str, draft: Path, timeout: float, progress: Progress) -> None:
-    """Write the body to `draft`, behind what is there already if the server can continue"""
+    """Write the body to `draft`, after what is there if the server can continue."""
     done = draft.stat().st_size if draft.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "metastep"})
     if done:
@@ -105,7 +104,7 @@ def _fetch(url: str, draft: Path, timeout: float, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if not (done and error.code == 416):  # nothing behind what is there: it may be whole, which the checksum says
+        if not (done and error.code == 416):  # nothing follows: it may be complete, which the checksum says
             raise
         error.close()
         return
@@ -130,5 +129,5 @@ def _chunks(source: BinaryIO) -> Iterator[bytes]:
     try:
         while chunk := source.read(CHUNK):
             yield chunk
-    except OSError as error:  # not to be taken for one of writing
+    except OSError as error:  # not to be mistaken for a write error
         raise ConnectionError(str(error)) from error

@@ -1,20 +1,57 @@
-"""Say what an episode is made of, and whether a data set is large enough for it.
+"""Say what is asked of a data set: its name, episodes, a kind of augmentation.
 
-The command line needs this for its flags, so this module loads no torch. `metastep.data.draw` draws the episodes.
+The command line needs this for its flags and its help, so this module loads neither torch nor numpy.
+`metastep.data.draw` draws the episodes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from metastep.errors import MetastepError, how_many
+
+FOLDER = "folder"
+PREFIX = f"{FOLDER}:"
+SETS = Path(__file__).parent / "sets"  # one file for each, which has its name
+
+
+def ours() -> list[str]:
+    """Return the names of the data sets that metastep knows, without reading what they are."""
+    return sorted(path.stem for path in SETS.glob("[!_]*.py"))
+
+
+def without_place(name: str) -> str:
+    """Return folder:/home/me/photos as folder:photos, for others to see."""
+    return PREFIX + Path(name.removeprefix(PREFIX)).name if name.startswith(PREFIX) else name
+
+
+Augmentation = Literal["none", "crop", "crop_noflip", "crop224", "resized_crop"]
+"""none: the picture as it is.
+crop: 4 black pixels around it, a window of its own size anywhere in that, mirrored or not.
+crop_noflip: the same without the mirror, for drawings that a mirror makes another class.
+crop224: of 256x256 pixels a window of 224x224 anywhere, mirrored or not; of other sizes, too, 7/8.
+resized_crop: a window of 8 to 100 % of the area, 3:4 to 4:3, made 224x224 (7/8 again), mirrored or not. It works on
+    the stored picture, which was made square before, and not on one in its own proportions.
+"""
+
+AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
+
+
+def known_augmentation(kind: str) -> Augmentation:
+    """The kind itself, if it is one."""
+    for known in AUGMENTATIONS:
+        if kind == known:
+            return known
+    raise MetastepError(f"augmentation = {kind!r}: choose one of {', '.join(AUGMENTATIONS)}.")
+
 
 Rotations = Literal["none", "per_episode", "as_classes"]
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """What an episode is made of: N ways, K shots to adapt to, and queries to be judged by, for each class."""
+    """Describe an episode: N ways, K shots to adapt to and queries to be judged by, for each class."""
 
     ways: int
     shots: int
@@ -33,17 +70,17 @@ class Episodes:
 
     @property
     def variants(self) -> int:
-        """How many classes each class of the image set makes"""
+        """Return how many classes each class of the image set makes."""
         return 4 if self.rotations == "as_classes" else 1
 
     @property
     def images(self) -> int:
-        """Images of a class in one episode"""
+        """Return the images of a class in one episode."""
         return self.shots + self.queries
 
 
 def require_enough(sizes: Sequence[int], episodes: Episodes, names: Sequence[str], shown: int = 5) -> None:
-    """Says what is missing where classes of so many images cannot serve; `shown`: how many of them it names."""
+    """Refuse classes with too few images; `shown`: how many of them to name."""
     require_classes(len(sizes), episodes)
     require_sizes(sizes, episodes, names, shown)
 

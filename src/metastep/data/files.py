@@ -1,14 +1,20 @@
-"""Files on disk, read with care: no hanging on pipes or link loops, no surprise of a gigabyte in memory."""
+"""Read files, folders and archives with care: no hanging on pipes or link loops, no gigabyte in memory by surprise.
+
+Zip and tar archives and folders are read alike, without unpacking them to disk.
+"""
 
 import errno
 import gzip
 import hashlib
+import lzma
 import os
+import stat
 import struct
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -22,7 +28,7 @@ MAX_FILE_BYTES = 256 * 2**20  # a picture or a small table; anything larger is a
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of one ordinary file of sensible size."""
+    """Return the bytes of one ordinary file of sensible size."""
     try:
         if not path.is_file():
             raise problem(path, "is not an ordinary file (a broken link? a pipe?)", "Remove or replace it")
@@ -34,7 +40,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_pack(path: Path, keys: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The named arrays of a packed data set: one .npz of arrays, never of pickled objects."""
+    """Return the named arrays of a packed data set: one .npz of arrays, never of pickled objects."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as pack:
             return {key: pack[key] for key in keys}
@@ -58,23 +64,23 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something here that can be reached; unlike Path's own, never an error."""
+    """Return whether a path exists and can be reached; unlike Path's own, never an error."""
     return os.path.exists(path)
 
 
 def first_existing(root: Path, names: Sequence[str]) -> tuple[Path, ...]:
-    """The first of these below `root` that is there, alone; else nothing."""
+    """Return the first of these that exists below `root`, or nothing."""
     return tuple(root / name for name in names if exists(root / name))[:1]
 
 
 def is_clutter(name: str) -> bool:
-    """Files and folders that operating systems leave behind, and hidden ones."""
+    """Return whether it is hidden, or left by an operating system."""
     parts = PurePath(name).parts
     return any(part.startswith(".") or part in ("__MACOSX", "Thumbs.db", "desktop.ini") for part in parts)
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted by name, without clutter."""
+    """Return the contents of a folder, sorted by name, without clutter."""
     try:
         # Listing would work, but every question about a file would fail.
         if folder.exists() and not os.access(folder, os.X_OK):
@@ -85,7 +91,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def files_under(folder: Path, seen: set[tuple[int, int]] | None = None) -> Iterator[Path]:
-    """All ordinary files below a folder, sorted; links are followed, but no folder is entered twice."""
+    """Return all ordinary files below a folder, sorted. Links are followed; no folder is entered twice."""
     seen = set() if seen is None else seen
     identity = folder_identity(folder)
     if identity in seen:
@@ -101,7 +107,7 @@ def files_under(folder: Path, seen: set[tuple[int, int]] | None = None) -> Itera
 
 
 def folder_identity(folder: Path) -> tuple[int, int]:
-    """The same for every path and link that leads to this folder."""
+    """Return a key that is equal for every path and link to this folder."""
     try:
         status = folder.stat()
     except OSError as error:
@@ -110,9 +116,9 @@ def folder_identity(folder: Path) -> tuple[int, int]:
 
 
 def contents(folder: Path) -> str:
-    """Changes when a file below the folder comes, goes or changes; the same wherever the folder lies.
+    """Return a fingerprint of the files below a folder, the same wherever the folder is.
 
-    Of a file, its name, its size and its end, which hardly two pictures share: reading all takes too long.
+    It covers name, size and last bytes of each file, which hardly two pictures share. Reading all takes too long.
     """
     digest = hashlib.sha256()
     for file in files_under(folder):
@@ -131,9 +137,140 @@ def _end_of(file: Path) -> bytes:
 
 
 def fingerprint(path: Path) -> str:
-    """Changes when the file, or any file in the folder, changes: for caches, not for security."""
+    """Return a key that changes with the file, or any file in the folder: for caches, not for security."""
     digest = hashlib.sha256()
     for file in files_under(path) if path.is_dir() else [path]:
         status = file.stat()
         digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+# ---- folders and archives
+
+
+Keep = Callable[[str], bool]
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    UnicodeError,
+)
+
+
+def everything(name: str) -> bool:
+    """Keep every member."""
+    del name
+    return True
+
+
+def read_members(path: Path, keep: Keep = everything) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, bytes) of each file to keep, in the order that is cheapest to read.
+
+    Names have forward slashes and no leading part. One at a time, because archives can be larger than memory.
+    """
+    if not path.exists():
+        raise problem(path, "does not exist", "Check the path")
+    if path.is_dir():
+        yield from _from_folder(path, keep)
+        return
+    try:
+        if zipfile.is_zipfile(path):
+            yield from _from_zip(path, keep)
+        elif tarfile.is_tarfile(path):
+            yield from _from_tar(path, keep)
+        else:
+            raise problem(path, "is no folder, zip or tar, or it is cut short", "Download it again")
+    except _DAMAGE as error:
+        raise problem(path, f"is damaged or cut short ({error})", "Download it again") from error
+
+
+def read_named(path: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Return files by their path inside a folder; in an archive they may be deeper. All must exist."""
+    if path.is_dir():
+        return {name: read_bytes(path / name) for name in names}
+    found: dict[str, bytes] = {}
+    for member, data in read_members(path, keep=lambda member: _ending(member, names) is not None):
+        found[_ending(member, names) or ""] = data
+    if absent := [name for name in names if name not in found]:
+        raise problem(path, f"lacks {', '.join(absent)}", "Get it again")
+    return found
+
+
+def member_names(path: Path) -> list[str]:
+    """Return the names of all files without reading them."""
+    names: list[str] = []
+
+    def note(name: str) -> bool:
+        names.append(name)
+        return False
+
+    for _ in read_members(path, keep=note):
+        pass
+    return names
+
+
+def _ending(member: str, names: Collection[str]) -> str | None:
+    return next((name for name in names if f"/{member}".endswith(f"/{name}")), None)
+
+
+def _from_folder(folder: Path, keep: Keep) -> Iterator[tuple[str, bytes]]:
+    for file in files_under(folder):
+        name = file.relative_to(folder).as_posix()
+        if keep(name):
+            yield name, read_bytes(file)
+
+
+def _from_zip(path: Path, keep: Keep) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            # Only Unix records a file type here; other systems leave zeros.
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            name = _safe_name(path, member.filename, kind in (0, stat.S_IFREG, stat.S_IFDIR))
+            if member.flag_bits & 1:
+                raise problem(path, f"member {name!r} is encrypted", "Unpack it with its password first")
+            if not member.is_dir() and _wanted(path, name, member.file_size, keep):
+                yield name, archive.read(member)
+
+
+def _from_tar(path: Path, keep: Keep) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            name = _safe_name(path, member.name, member.isreg() or member.isdir())
+            content = archive.extractfile(member) if _wanted(path, name, member.size, keep) else None
+            if content is not None:  # None for folders
+                yield name, content.read()
+        _check_tar_end(path, archive)
+
+
+def _check_tar_end(path: Path, archive: tarfile.TarFile) -> None:
+    """Require the zeros at the end of a tar: one that was cut between two members looks complete otherwise."""
+    source = archive.fileobj
+    if source is not None:
+        source.seek(archive.offset)
+        if len(source.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+            raise problem(path, "is cut short: its end mark is missing", "Download it again")
+        while source.read(tarfile.RECORDSIZE):  # to the very end, where compressed files keep their checksum
+            pass
+
+
+def _safe_name(path: Path, name: str, ordinary: bool) -> str:
+    """Return the member's name with forward slashes, if unpacking could only write inside the folder."""
+    parsed = PureWindowsPath(name)  # knows both kinds of slash, and drives
+    if parsed.anchor or parsed.drive or ".." in parsed.parts:
+        raise problem(path, f"member {name!r} points outside the archive", "Do not use this archive")
+    if not ordinary:
+        raise problem(path, f"member {name!r} is a link or a device", "Pack plain files and folders only")
+    return parsed.as_posix()
+
+
+def _wanted(path: Path, name: str, size: int, keep: Keep) -> bool:
+    if is_clutter(name) or not keep(name):
+        return False
+    if size > MAX_FILE_BYTES:
+        reason = f"member {name!r} unpacks to more than {MAX_FILE_BYTES >> 20} MiB"
+        raise problem(path, reason, "Do not use this archive")
+    return True

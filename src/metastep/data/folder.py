@@ -1,4 +1,4 @@
-"""A user's own pictures: one sub-folder per class, files of any size and kind; remembered, and never executed.
+"""Read a user's own pictures: one sub-folder per class, files of any size and kind.
 
 Episodes split them by class. Transfer learns all classes, by picture: below train/, val/ and test/, or drawn.
 """
@@ -11,18 +11,26 @@ from PIL.Image import Resampling
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays, cached
-from metastep.data.errors import DataError, printable, problem
+from metastep.data.episodes import FOLDER, PREFIX
+from metastep.data.errors import DataError, Progress, counted, printable, problem
 from metastep.data.files import contents, entries, fingerprint
 from metastep.data.images import empty, read_picture
-from metastep.data.names import FOLDER, PREFIX
-from metastep.data.pictures import FRACTIONS, Labelled, Pictures, held_out, labelled_by_share
-from metastep.data.progress import Progress, counted
+from metastep.data.pictures import (
+    FRACTIONS,
+    PARTS,
+    Labelled,
+    Pictures,
+    Split,
+    classes_by_share,
+    held_out,
+    labelled_by_share,
+    shuffled_classes,
+)
 from metastep.data.registry import DataSet, own_folder
-from metastep.data.splits import PARTS, Split, classes_by_share, shuffled_classes
 from metastep.errors import how_many
 
 SIDE_OF_LABELLED = 256
-CHANNELS = 3  # whatever the files have: grey ones stand among photos
+CHANNELS = 3  # whatever the files have: some photos are grey
 HALVES = ("train", "test")  # a folder that is split has both
 _ADVICE = "`metastep data check` lists everything that is wrong with a folder"
 Files = Mapping[str, Sequence[Path]]
@@ -39,7 +47,7 @@ class Folder(DataSet):
     side = 84
 
     def read_classes(self, split: Split) -> Pictures:
-        """The first file that cannot be used stops it: a picture left out in silence would change the result"""
+        """Stop at the first file that cannot be used: silently omitting a picture would change the result."""
         if has_parts(self.root):
             reason = "has its own train/ and test/, which share their classes, and so serves no episodes"
             raise problem(self.root, reason, "Put the folders of all classes side by side")
@@ -55,7 +63,7 @@ class Folder(DataSet):
         return labelled_in(self.root, seed, self._read)
 
     def _read(self, path: Path) -> Pictures:
-        """Decoded once and kept in the cache folder"""
+        """Decode once and keep in the cache folder."""
         files, size = several_classes(path), self.size or SIDE_OF_LABELLED
         key = f"{size} {fingerprint(path)}"
         decode = lambda: decoded(files, size, Resampling.BILINEAR, self.progress)  # noqa: E731
@@ -78,12 +86,12 @@ def labelled_in(path: Path, seed: int, read: Reader) -> Labelled:
     held = [i for row in shuffled_classes(train.labels.numpy(), seed) for i in row[: round(len(row) * share)]]
     if not held:
         reason = "has too few pictures of each class to hold some out for validation"
-        raise problem(path / "train", reason, "Add pictures, or a folder val beside it")
+        raise problem(path / "train", reason, "Add pictures, or a folder val next to it")
     return held_out(train, sorted(held), test, f"{share:.0%} of each class of train, drawn with seed {seed}")
 
 
 def is_split(path: Path) -> bool:
-    """Whether train/ and test/ hold folders of classes, and are not classes themselves."""
+    """Return whether train/ and test/ hold folders of classes and are not classes themselves."""
     return all((path / half).is_dir() and any(map(Path.is_dir, entries(path / half))) for half in HALVES)
 
 
@@ -96,12 +104,12 @@ def lone_half(path: Path) -> Path | None:
 
 def alone(half: Path) -> DataError:
     (other,) = set(HALVES) - {half.name}
-    reason = f"holds folders, as if they were the classes, and there is no {other} beside it that does"
+    reason = f"holds folders, as if they were the classes, and there is no {other} next to it that does"
     return problem(half, reason, "Add it, or put the folders of all classes side by side, to have each class split")
 
 
 def has_parts(path: Path) -> bool:
-    """Whether it is for transfer: the parts share their classes, and serve no episodes."""
+    """Return whether it is for transfer: the parts share their classes and serve no episodes."""
     return is_split(path) or lone_half(path) is not None
 
 
@@ -194,7 +202,7 @@ def require_remembered(name: str, fingerprint: str | None, root: Path | None, ag
 def moved(name: str | None, fingerprint: str | None, to: str, root: Path | None, again: str) -> str:
     """Return the new name of a folder that is in another place now, with the same pictures."""
     if name is None or not name.startswith(PREFIX):
-        reason = f"a run goes on with its own data ({printable(name or 'none')}), and only a folder can be named anew"
+        reason = f"a run continues with its own data ({printable(name or 'none')}), and only a folder can be named anew"
         raise problem(to, reason, "Leave it out, or start a new run")
     new = placed(to, root)
     require_remembered(new, fingerprint, root, again)

@@ -1,9 +1,10 @@
-"""Image files of any kind as bytes of one size and channel number; damaged files are refused by name."""
+"""Read image files of any kind as bytes of one size and channel number. Damaged files are refused by name."""
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.Image import Resampling
 
-from metastep.data.errors import DataError, problem
-from metastep.data.files import read_bytes
+from metastep.data.errors import DataError, Progress, problem, silent
+from metastep.data.files import read_bytes, read_pack
 from metastep.data.pictures import Pixels
-from metastep.errors import remedy_of
 
 # Formats that people keep pictures in. Not everything Pillow can open: EPS, for one, runs an interpreter.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM", "JPEG2000", "TGA", "ICO")
@@ -25,12 +25,12 @@ ToPixels = Callable[[Image.Image, int], Pixels]  # a picture as (3, size, size)
 
 
 def read_picture(path: Path, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
-    """The image file as (channels, size, size); stretched to a square, so that nothing is cut off."""
+    """Return the image file as (channels, size, size), stretched to a square, so that nothing is cut off."""
     return to_pixels(open_picture(read_bytes(path), path, smallest=size), size, channels, resample)
 
 
 class Look(NamedTuple):
-    """What the head of a file says, without decoding it."""
+    """Return what the head of a file says, without decoding it."""
 
     width: int
     height: int
@@ -38,35 +38,11 @@ class Look(NamedTuple):
 
 
 def look_at(path: Path) -> Look:
-    """Of a file that can be decoded. What looks grey, but is kept in colour, counts as in colour."""
+    """Describe a file that can be decoded. A grey picture that is stored in colour counts as in colour."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Image.open(path, formats=FORMATS) as picture:
             return Look(*picture.size, picture.mode.startswith(("I", "F")) or picture.mode in ("1", "L", "LA"))
-
-
-def require_place(path: Path) -> None:
-    """Say at once, and not after minutes of reading, that a picture could not be written there."""
-    if not path.parent.is_dir():
-        raise problem(path, "cannot be written: its folder does not exist", "Name a .png file in a folder that exists")
-    if path.is_dir():
-        raise problem(path, "cannot be written: it is a folder", "Name a .png file in it")
-    if path.suffix.lower() not in Image.registered_extensions():
-        raise problem(path, "cannot be written: its ending is of no known format", "Name a .png file")
-
-
-def save_picture(picture: Image.Image, path: Path) -> None:
-    """Write a picture whole or not at all; what was there before stays if it cannot be written."""
-    require_place(path)
-    draft = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        with draft.open("xb") as file:
-            picture.save(file, format=Image.registered_extensions()[path.suffix.lower()])
-        draft.replace(path)
-    except (OSError, ValueError) as error:
-        draft.unlink(missing_ok=True)
-        remedy = remedy_of(error, "Name a .png file in a folder that exists")
-        raise problem(path, f"cannot be written ({error})", remedy) from error
 
 
 def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> Image.Image:
@@ -84,7 +60,7 @@ def open_picture(data: bytes, name: str | Path, smallest: int | None = None) -> 
 
 
 def to_pixels(picture: Image.Image, size: int, channels: int, resample: Resampling = Resampling.LANCZOS) -> Pixels:
-    """(channels, size, size): 1 channel is grey, 3 is RGB."""
+    """Return (channels, size, size): 1 channel is grey, 3 is RGB."""
     if channels not in (1, 3):
         raise DataError(f"channels {channels}: pictures have 1 (grey) or 3 (RGB).")
     converted = picture.convert("L" if channels == 1 else "RGB")
@@ -154,7 +130,7 @@ def _flattened(picture: Image.Image) -> Image.Image:
 
 
 def _eight_bits(values: NDArray[np.generic]) -> Pixels:
-    """16 bits have a fixed white, 65535; wider integers and floats have none, so they are stretched."""
+    """Scale to bytes. 16 bits have a fixed white, 65535; wider integers and floats have none and are stretched."""
     wide = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(wide.min()), float(wide.max())
     if np.issubdtype(values.dtype, np.integer) and low >= 0 and high <= 65535:
@@ -168,3 +144,31 @@ def _why(data: bytes, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "is not an image in a known format"
     return f"is damaged or cut short ({str(error) or type(error).__name__})"
+
+
+# ---- sheets: pictures of one size side by side in a few large image files, inside one .npz
+
+
+def read_sheets(path: Path, size: int, progress: Progress = silent) -> Pixels:
+    """Return all pictures of a pack in their order, (pictures, 3, size, size)."""
+    return np.concatenate(list(sheets(path, size, progress)))
+
+
+def sheets(path: Path, size: int, progress: Progress = silent) -> Iterator[Pixels]:
+    """Yield the pictures of each sheet of a pack, (pictures, 3, size, size)."""
+    pack = read_pack(path, ("blob", "offset", "count", "hw"))
+    if len(pack["offset"]) != len(pack["count"]) + 1 or tuple(pack["hw"]) != (size, size):
+        raise problem(path, f"does not hold pictures of {size}x{size}", "Copy it again")
+    for i, (start, end) in enumerate(pairwise(pack["offset"])):
+        yield cut_sheet(pack["blob"][start:end].tobytes(), f"{path}, sheet {i}", int(pack["count"][i]), size)
+        progress(i + 1, len(pack["count"]))
+
+
+def cut_sheet(sheet: bytes, name: str, count: int, size: int) -> Pixels:
+    """Return the first `count` pictures of a sheet that shows them row by row, (count, 3, size, size)."""
+    pixels = np.asarray(open_picture(sheet, name).convert("RGB"))
+    rows, columns = pixels.shape[0] // size, pixels.shape[1] // size
+    if count > rows * columns:
+        raise problem(name, f"has room for {rows * columns} pictures, not {count}", "Copy the pack again")
+    grid = pixels[: rows * size, : columns * size].reshape(rows, size, columns, size, 3)
+    return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3, size, size)[:count]

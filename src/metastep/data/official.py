@@ -1,21 +1,35 @@
-"""Data sets with an official training part and an official test part; some of the training part is for choices."""
+"""Define data sets with official training and test parts; some of the training part is for validation.
 
+Photos that lists assign to the parts are read from folders or archives. The lists are text, or cells of MATLAB 5 files.
+"""
+
+import struct
+import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metastep.data.cache import Arrays, cached
-from metastep.data.errors import problem
-from metastep.data.files import fingerprint, read_pack
-from metastep.data.packs import read_sheets
-from metastep.data.pictures import Labelled, Pictures, Pixels, held_out
-from metastep.data.progress import Progress
+from metastep.data.errors import Progress, counted, problem
+from metastep.data.files import exists, fingerprint, read_bytes, read_members, read_named, read_pack
+from metastep.data.images import ToPixels, empty, open_picture, read_sheets, stretched
+from metastep.data.pictures import (
+    Labelled,
+    Pictures,
+    Pixels,
+    Sizes,
+    Split,
+    classes_by_share,
+    drawn,
+    drawn_per_class,
+    held_out,
+    published,
+)
 from metastep.data.registry import DataSet, View
-from metastep.data.splits import Sizes, Split, classes_by_share, drawn, drawn_per_class, published
 
 Half = tuple[Pixels, NDArray[Any]]  # images and labels
 RECIPE = 2  # raise it when readers change what they return: older caches are then ignored
@@ -81,13 +95,13 @@ class PictureSplit(DataSet):
         return held_out(pool, held, test, rule)
 
     def _arrays(self, files: tuple[Path, ...]) -> Arrays:
-        """Decoded once and kept in the cache folder, for all data sets that read the same files alike"""
+        """Decode once and keep in the cache folder, for all data sets that read the same files alike."""
         side, reader = self.size or self.side, type(self).read
         key = f"{RECIPE} {reader.__module__}.{reader.__qualname__} {side} {' '.join(map(fingerprint, files))}"
         return cached(f"{reader.__qualname__.partition('.')[0]}-{side}", key, lambda: self.read(files, side))
 
     def _held(self, arrays: Arrays, seed: int) -> tuple[list[int], str]:
-        """Indices of the validation pictures, and the rule that gave them"""
+        """Return the indices of the validation pictures, and the rule that gave them."""
         labels, count = arrays["train_labels"], self.counts[1]
         if arrays["in_order"]:
             indices = published(self.root, self.indices, count, len(labels))
@@ -119,3 +133,127 @@ def read_labelled_pack(path: Path, side: int, progress: Progress, *, in_order: b
         raise problem(path, f"has {len(images):,} pictures, but another number of labels", "Copy it again")
     parts = (images[:train], pack["y_train"]), (images[train:], pack["y_test"])
     return arrays_of(*parts, pack["classes"], in_order=in_order)
+
+
+# ---- photos that lists assign to training and test
+
+
+ClassOf = Callable[[str], str]
+
+
+def folder_of(name: str) -> str:
+    """Return the class of "class/file"."""
+    return name.partition("/")[0]
+
+
+def find_parts(root: Path, folders: Sequence[str], *parts: Sequence[str]) -> tuple[Path, ...]:
+    """Return one of the names of every part, in the first folder that has them; else nothing."""
+    for folder in (root / name for name in folders):
+        found = [next((folder / name for name in names if exists(folder / name)), None) for names in parts]
+        if None not in found:
+            return tuple(path for path in found if path is not None)
+    return ()
+
+
+def list_file(path: Path, name: str) -> bytes:
+    """Return the list itself, or from an archive the list of that name."""
+    return read_bytes(path) if path.name == name else read_named(path, (name,))[name]
+
+
+def lines_of(path: Path, name: str) -> list[str]:
+    """Return the lines of a list, without those that are empty."""
+    try:
+        return [line.strip() for line in list_file(path, name).decode().splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise problem(path, f"{name} is no list of files", "Get it again") from error
+
+
+def read_listed(
+    path: Path,
+    train: Sequence[str],
+    test: Sequence[str],
+    class_of: ClassOf,
+    size: int,
+    progress: Progress,
+    to_pixels: ToPixels = stretched,
+) -> Arrays:
+    """Read pictures sorted by class and file, as published indices count them.
+
+    train, test: the last parts of the pictures' paths, as many parts for each.
+    """
+    names = sorted({class_of(name) for name in train})
+    if strange := {class_of(name) for name in test}.symmetric_difference(names):
+        raise problem(path, f"the class {min(strange)} is not in both lists", "Get the lists again")
+    ordered = [sorted(part, key=lambda name: (class_of(name), name)) for part in (train, test)]
+    pictures = _read(path, [*ordered[0], *ordered[1]], size, progress, to_pixels)
+    labels = [np.array([names.index(class_of(name)) for name in part], np.int64) for part in ordered]
+    return arrays_of((pictures[: len(train)], labels[0]), (pictures[len(train) :], labels[1]), names)
+
+
+def _read(path: Path, names: Sequence[str], size: int, progress: Progress, to_pixels: ToPixels) -> Pixels:
+    """Return the named pictures in that order, in colour, (pictures, 3, size, size)."""
+    place = {name: i for i, name in enumerate(names)}
+    parts = names[0].count("/") + 1 if names else 1
+
+    def key(member: str) -> str:
+        return "/".join(PurePosixPath(member).parts[-parts:])
+
+    images, absent = empty(len(names), 3, size), set(names)
+    members = read_members(path, keep=lambda member: key(member) in place)
+    for member, data in counted(members, len(names), progress):
+        images[place[key(member)]] = to_pixels(open_picture(data, f"{path}/{member}", smallest=size), size)
+        absent.discard(key(member))
+    if absent or len(place) != len(names):
+        reason = f"lacks {len(absent):,} of the {len(names):,} listed pictures, {min(absent, default='none')} for one"
+        raise problem(path, reason, "Get them again")
+    return images
+
+
+# ---- texts in cell arrays of MATLAB 5 files: just enough for lists of file names
+
+
+HEADER = 128  # bytes
+MATRIX, COMPRESSED = 14, 15  # types of elements
+CHAR = 4  # a class of matrices
+CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le", 18: "utf-32-le"}  # of characters
+Element = tuple[int, bytes]  # type and content
+
+
+def read_cell_texts(data: bytes, name: str, path: str | Path) -> list[str]:
+    """Return the texts of the variable `name`, a cell array."""
+    if data[126:128] != b"IM":  # written by a machine with the usual order of bytes
+        raise problem(path, "is no MATLAB 5 file", "Get it again")
+    try:
+        for kind, content in _elements(data[HEADER:]):
+            if kind == MATRIX and (parts := list(_elements(content)))[2][1].decode("latin-1") == name:
+                return [_text(cell) for _, cell in parts[3:]]
+    except (struct.error, zlib.error, IndexError, KeyError, UnicodeError) as error:
+        raise problem(path, f"is damaged or cut short ({error})", "Get it again") from error
+    raise problem(path, f"has no variable {name}", "Get it again")
+
+
+def _elements(data: bytes) -> Iterator[Element]:
+    at = 0
+    while at < len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        if kind >> 16:  # a small one: its size in the upper half, its content instead of the size
+            yield kind & 0xFFFF, data[at + 4 : at + 4 + (kind >> 16)]
+            at += 8
+            continue
+        content = data[at + 8 : at + 8 + size]
+        if len(content) < size:
+            raise struct.error(f"an element of {size:,} bytes ends after {len(content):,}")
+        if kind == COMPRESSED:
+            yield from _elements(zlib.decompress(content))
+            at += 8 + size
+        else:
+            yield kind, content
+            at += 8 + size + -size % 8  # filled up to eights
+
+
+def _text(cell: bytes) -> str:
+    """Parse a matrix: flags, sizes and name, then content."""
+    (_, flags), _, _, (kind, content) = _elements(cell)
+    if flags[0] != CHAR:
+        raise KeyError("a cell that is no text")
+    return content.decode(CODECS[kind])

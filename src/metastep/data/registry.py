@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from metastep.core.registry import named, names
-from metastep.data.errors import DataError, missing, printable, problem
+from metastep.data.episodes import FOLDER, PREFIX
+from metastep.data.errors import DataError, Progress, missing, printable, problem, silent
 from metastep.data.files import entries, exists, first_existing
-from metastep.data.names import FOLDER, PREFIX
-from metastep.data.pictures import Labelled, Pictures, labelled_by_share
-from metastep.data.progress import Progress, silent
-from metastep.data.splits import SPLITS, Split, known_split
+from metastep.data.pictures import SPLITS, Labelled, Pictures, Split, known_split, labelled_by_share
 from metastep.errors import MetastepError
 
 View = Literal["episodes", "labels"]
@@ -62,7 +60,7 @@ class DataSet(ABC):
     what: ClassVar[str] = ""
     """What to look for, for the message that says it is not there; its name if empty."""
     places: ClassVar[tuple[str, ...]] = ()
-    """Files or folders below the data directory of which one is enough."""
+    """Files or folders below the data directory; one of them is enough."""
     downloads: ClassVar[tuple[Download, ...]] = ()
     embedded: ClassVar[bool] = False
     """Whether it comes with metastep, and so needs no data directory."""
@@ -89,7 +87,9 @@ class DataSet(ABC):
         Args:
             split: train, val or test, which share no class; trainval or all.
         """
-        return self.read_classes(known_split(split))
+        found = self.read_classes(known_split(split))
+        self._require_size(found)
+        return found
 
     def labelled(self, seed: int = 0, per_class: int | None = None) -> Labelled:
         """Return all classes, split by picture into training, validation and testing.
@@ -99,7 +99,13 @@ class DataSet(ABC):
             per_class: Train on so many pictures of each class; None for all.
         """
         parts = self.read_labelled(seed)
+        self._require_size(parts.test)
         return parts if per_class is None else parts._replace(train=parts.train.few(per_class, seed))
+
+    def _require_size(self, found: Pictures) -> None:
+        if self.size is not None and (side := found.images.shape[-1]) != self.size:
+            reason = f"size = {self.size}, but this data set reads its pictures as {side}x{side}"
+            raise problem(self.name, reason, "Leave size out, or let it resize them")
 
     @abstractmethod
     def read_classes(self, split: Split) -> Pictures:
@@ -155,9 +161,9 @@ class ClassSplit(DataSet):
 
 @dataclass(frozen=True)
 class Across(DataSet):
-    """Train on the classes of one data set, and validate and test on those of another."""
+    """Train on one data set, and validate and test on another: on its classes, or on its pictures of the same ones."""
 
-    summary = "classes of two data sets: to train on those of one, and to be tested on those of the other"
+    summary = "two data sets: to train on one, and to be validated and tested on the other"
     licence = source = "those of the two data sets"
 
     first: DataSet = field(kw_only=True)
@@ -174,9 +180,14 @@ class Across(DataSet):
         return (self.second if split in ("val", "test") else self.first).read_classes(split)
 
     def read_labelled(self, seed: int) -> Labelled:
-        del seed
-        reason = "has other classes for testing than for training, so it serves episodes only"
-        raise problem(self.name, reason, "Name one data set")
+        ours, theirs = self.first.read_labelled(seed), self.second.read_labelled(seed)
+        names, others = ours.train.names, theirs.train.names
+        if strange := sorted(set(names) ^ set(others)):
+            reason = f"labels are learned and tested on the same classes, and {printable(strange[0])} is not in both"
+            raise problem(self.name, reason, "Choose two with the same classes, or one; episodes take any")
+        order = [others.index(name) for name in names]
+        rule = f"{theirs.validation}, of {printable(self.second.name)}"
+        return Labelled(ours.train, theirs.val.only(order), theirs.test.only(order), rule)
 
 
 def load(
@@ -194,7 +205,7 @@ def load(
         root: The data directory; None takes it from METASTEP_DATA. What comes with metastep needs none. A relative
             path of a folder that does not exist is looked for there too.
         size: Pixels along the side of the pictures; None for the usual ones.
-        test: A second data set, whose classes are validated and tested on instead.
+        test: A second data set, whose pictures are validated and tested on instead.
         progress: Called with what is done and the total while pictures are read.
 
     Returns:
@@ -224,7 +235,7 @@ def across(first: DataSet, second: DataSet) -> DataSet:
         seen = [f"{printable(each.name)} has pictures of {_shape(each.shape)}" for each in (first, second)]
         raise DataError(
             f"{seen[0]}, and {seen[1]}: one net cannot take both. Choose two data sets in colour or two in grey, and "
-            "one size for both."
+            "one data.size for both."
         )
     name = f"{first.name}, tested on {second.name}"
     return Across(name, first.root, first.size, first.progress, first=first, second=second)

@@ -74,7 +74,7 @@ def _require_inner(inner: Any) -> None:
         raise MetastepError(
             f"{inner!r} is not an inner optimizer. If it is the learning rate, write ms.SGD(lr={inner!r})."
         )
-    if not isinstance(inner, Optimizer):  # of which a MetaGradient makes an inner one
+    if not isinstance(inner, Optimizer):  # a MetaGradient makes an inner one of it
         require_dynamics(inner)
 
 

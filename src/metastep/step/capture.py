@@ -1,10 +1,12 @@
 """A training step as one unit: compiled, captured in a CUDA graph and replayed without the host, or called as it is.
 
 A step is a pure function (state, *inputs) -> (state, outputs). Captured, its state lives in tensors that are written
-over, so that a replay goes on where the last one ended; everything else about it stays the same.
+over, so that a replay continues where the last one ended; everything else about it stays the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +17,33 @@ from metastep.core.trees import Tree, map_tree, tree_flatten, tree_leaves
 from metastep.errors import first_line
 from metastep.step.compiler.compiling import Compiled, Step, as_traced
 from metastep.step.compiler.program_cache import Kin
+
+# ---- CUDA streams for work that nothing waits for yet; on a CPU the work is done at once
+
+
+@contextmanager
+def aside(device: torch.device, name: str) -> Iterator[None]:
+    """Run the block on a stream of this name, after all that was queued on the current one."""
+    if device.type != "cuda":
+        yield
+        return
+    side = _stream(device, name)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+
+
+def wait_for(device: torch.device, name: str) -> None:
+    """Let the current stream wait for the stream of this name."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).wait_stream(_stream(device, name))
+
+
+@cache
+def _stream(device: torch.device, name: str) -> torch.cuda.Stream:
+    del name  # each has its own
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
 
 Record = Callable[[Callable[[], None]], Callable[[], None]]  # what runs a function -> what runs it again
 Recording = tuple[Tree, Tree, Callable[[], None]]  # inputs, outputs, and what makes these of those
@@ -87,7 +116,7 @@ class Captured(Unit):
 
         try:
             replay = record(run)
-        finally:  # where it fails too: the caller may hold this state, and goes on from it
+        finally:  # also after an error: the caller may hold this state and continue from it
             _write(self._state, before)
             set_generators(random)
         return inputs, outputs[0], replay
@@ -112,7 +141,7 @@ def unit(
 def recorded_by_cuda() -> Record:
     """CUDA graphs that share one pool of memory: only one of them runs at a time.
 
-    What runs beside others, on a stream of its own, is recorded there too: libraries keep one workspace for each
+    A run on its own stream, concurrent with others, is recorded there too: libraries keep one workspace for each
     stream, which the graphs of two runs must not share.
     """
     pool = torch.cuda.graph_pool_handle()

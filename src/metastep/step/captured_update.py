@@ -19,10 +19,10 @@ from metastep.core.problems import few_shot_of
 from metastep.core.torch_originals import ours, to_torch
 from metastep.core.trees import Tree, from_vector, map_tree, to_vector, tree_leaves, zeros_like
 from metastep.errors import MetastepError, NonFiniteError, first_line
-from metastep.step.capture import Unit, unit
+from metastep.step.capture import Unit, aside, unit, wait_for
 from metastep.step.chain.serving import for_kernels
-from metastep.step.gradient import MetaGradient, looks
-from metastep.step.streams import aside, wait_for
+from metastep.step.differentiate import Nesting
+from metastep.step.gradient import MetaGradient
 
 if TYPE_CHECKING:
     from metastep.step.update import MetaStep
@@ -38,7 +38,7 @@ class Prepared(NamedTuple):
     number: Tensor
     """The number of the next update; above the count of `state` once an update could not be made."""
     tasks: Any
-    """Those of the next update, drawn beside the one before it; () if calls bring them."""
+    """The tasks of the next update, drawn concurrently with the one before it; () if calls bring them."""
 
 
 class CapturedUpdate:
@@ -48,6 +48,7 @@ class CapturedUpdate:
 
     def __init__(self, step: "MetaStep") -> None:
         self._step, self._named = step, {str(i): leaf for i, leaf in enumerate(tree_leaves(step.meta))}
+        self._theta, self._grad = Parted(self._named), Parted(step.meta)
         self._recent: dict[int, Any] = {}
         self._at: Prepared
         self._prepare(step.updates, moving=step.scheduler is not None)
@@ -76,7 +77,8 @@ class CapturedUpdate:
             tasks = step.draw(made) if step.draw else self._recent[made]
             from metastep.step.update import why  # only here: it is made of this
 
-            reason = why(step.gradient, step.meta, tasks, step.gradient.unchecked(step.meta, tasks))
+            gradient = step.beginning(made)
+            reason = why(gradient, step.meta, tasks, gradient.unchecked(step.meta, tasks))
             raise NonFiniteError(f"update {made + 1}: {reason}")
         self._recent.clear()
 
@@ -87,7 +89,8 @@ class CapturedUpdate:
     def _prepare(self, updates: int, moving: bool) -> None:
         """moving: the learning rate is an input of the unit, since it changes"""
         step = self._step
-        self._settings, self._looks = settings_of(step.optimizer), looks_of(step.gradient)
+        self._gradient = step.beginning(updates)
+        self._settings, self._fingerprint = settings_of(step.optimizer), self._gradient.fingerprint()
         dynamics, start = ours(step.optimizer, self._named)
         start = first_memory(dynamics, start)
         count = torch.tensor(float(updates), dtype=torch.float64, device=tree_leaves(step.meta)[0].device)
@@ -98,9 +101,12 @@ class CapturedUpdate:
         self._unit: Unit = unit(self._iteration(outer), count.device)
 
     def _keep_up(self, number: int) -> None:
-        """Record anew if an attribute of the module or an option of the optimizer has changed: a graph freezes both."""
-        settings = settings_of(self._step.optimizer)
-        if looks_of(self._step.gradient) == self._looks and self._same(settings):
+        """Record anew if an attribute of the module or an option of the optimizer has changed: a graph freezes both.
+
+        So it does where the beginning of a training ends. While the inner rate rises, the graph reads it.
+        """
+        settings, gradient = settings_of(self._step.optimizer), self._step.beginning(number)
+        if gradient is self._gradient and gradient.fingerprint() == self._fingerprint and self._same(settings):
             return
         rates_changed = [g["lr"] for g in settings] != [g["lr"] for g in self._settings]
         self.settle(number)
@@ -118,8 +124,11 @@ class CapturedUpdate:
         return (torch.full_like(self._at.number, rate),)
 
     def _iteration(self, dynamics: InnerOptimizer) -> Callable[..., tuple[Prepared, tuple[Any, ...]]]:
-        """Return the state after an update, and (loss, meta-gradient, metrics). Nothing in it waits for the device."""
-        step, device = self._step, tree_leaves(self._step.meta)[0].device
+        """Return the state after an update, and (loss, meta-gradient, metrics, growth if there is one).
+
+        Nothing in it waits for the device.
+        """
+        step, gradient, device = self._step, self._gradient, tree_leaves(self._step.meta)[0].device
         from metastep.step.update import over_ranks  # only here: it is made of this
 
         def iteration(at: Prepared, *given: Any) -> tuple[Prepared, tuple[Any, ...]]:
@@ -131,7 +140,7 @@ class CapturedUpdate:
                 next_number = number + 1
             with aside(device, "made"):
                 unbroken = number == state.step
-            local = step.gradient.unchecked(from_vector(state.params, step.meta), tasks)
+            local = gradient.unchecked(from_vector(state.params, step.meta), tasks)
             found = over_ranks(step.ranks, local, tasks)
             grad = to_vector(found.grad)
             with aside(device, "made"):
@@ -143,31 +152,44 @@ class CapturedUpdate:
             wait_for(device, "made")
             kept = map_tree(lambda new, old: torch.where(made, new, old), after, state)
             wait_for(device, "episodes")
-            return Prepared(kept, next_number, following), (found.loss, grad, found.metrics)
+            grown = () if found.growth is None else (found.growth,)
+            return Prepared(kept, next_number, following), (found.loss, grad, found.metrics, *grown)
 
         return torch.no_grad()(iteration)
 
     def _estimate(self, found: tuple[Any, ...]) -> Estimate:
-        loss, grad, metrics = found
-        return Estimate(loss, from_vector(grad, self._step.meta), metrics)
+        loss, grad, metrics, *growth = found
+        return Estimate(loss, self._grad(grad), metrics, None, *growth)
 
     @torch.no_grad()
     def _take(self) -> None:
         """Read θ, which the caller may have changed since."""
-        torch._foreach_copy_(
-            tree_leaves(from_vector(self._at.state.params, self._named)), tree_leaves(dict(self._named))
-        )
+        torch._foreach_copy_(self._theta.leaves(self._at.state.params), list(self._named.values()))
 
     @torch.no_grad()
     def _give(self) -> None:
-        torch._foreach_copy_(
-            tree_leaves(dict(self._named)), tree_leaves(from_vector(self._at.state.params, self._named))
-        )
+        torch._foreach_copy_(list(self._named.values()), self._theta.leaves(self._at.state.params))
 
     def _write(self) -> None:
         params, memory, step = self._at.state
         parts = State(from_vector(params, self._named), tuple(from_vector(part, self._named) for part in memory), step)
         to_torch(parts, self._step.optimizer, self._named)
+
+
+class Parted:
+    """Read a vector as a tree. The views are made once for each vector, since a replay writes into the same one."""
+
+    def __init__(self, like: Tree) -> None:
+        self._nesting, self._like = Nesting(like), like
+        self._vector, self._leaves = torch.empty(0), list[Tensor]()
+
+    def leaves(self, vector: Tensor) -> list[Tensor]:
+        if vector is not self._vector:
+            self._vector, self._leaves = vector, self._nesting.leaves(from_vector(vector, self._like))
+        return self._leaves
+
+    def __call__(self, vector: Tensor) -> Tree:
+        return self._nesting.tree(self.leaves(vector))
 
 
 def why_not_captured(gradient: MetaGradient, meta: Tree, optimizer: Optimizer) -> str | None:
@@ -210,11 +232,6 @@ def first_memory(dynamics: InnerOptimizer, start: State) -> State:
 
 def settings_of(optimizer: Optimizer) -> Settings:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-
-
-def looks_of(gradient: MetaGradient) -> Any:
-    few_shot = few_shot_of(gradient.problem)
-    return few_shot and looks(few_shot.module)
 
 
 def _is_torchs(loss: Any) -> bool:

@@ -13,7 +13,33 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from metastep.core.derivatives import Graph, followed
 from metastep.core.guards import with_constants
-from metastep.core.trees import map_tree
+from metastep.core.trees import Tree, map_tree, tree_flatten, tree_unflatten
+
+# ---- the structure of a tree, read once: leaves and tree of the same structure again, fast for a dict of tensors
+
+
+class Nesting:
+    """Take a tree apart, and put leaves together again."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._names = list(tree) if type(tree) is dict and all(isinstance(x, Tensor) for x in tree.values()) else None
+        self._spec = tree_flatten(tree)[1]
+
+    def leaves(self, tree: Tree) -> list[Any]:
+        """Return the leaves of a tree of this structure."""
+        if self._names is not None and type(tree) is dict and list(tree) == self._names:
+            return list(tree.values())
+        leaves, spec = tree_flatten(tree)
+        if spec != self._spec:
+            raise ValueError(f"a tree of another structure: {spec} instead of {self._spec}")
+        return leaves
+
+    def tree(self, leaves: list[Any]) -> Tree:
+        """Return the tree with these leaves."""
+        if self._names is not None:
+            return dict(zip(self._names, leaves, strict=True))
+        return tree_unflatten(leaves, self._spec)
+
 
 Tensors = list[Tensor]
 Known = list[Tensor | None]  # None is zero
@@ -23,8 +49,22 @@ Loss = Callable[[Tensors, Tensors], Tensor]
 class Pull(Protocol):
     """Pull cotangents of results back to φ and θ."""
 
-    def __call__(self, along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
-        """keep: the graph is needed again, and what reaches θ may be left out."""
+    def __call__(
+        self,
+        along: Sequence[Tensor | None],
+        keep: bool = False,
+        onto: Sequence[Tensor | None] = (),
+        to_meta: bool = False,
+    ) -> tuple[Known, Known]:
+        """Return what reaches φ and θ.
+
+        Args:
+            along: The cotangents.
+            keep: The graph is needed again, and what reaches θ may be left out.
+            to_meta: What reaches φ may be left out.
+            onto: A sum to which what reaches θ is added, term by term: in whatever parts a function is pulled back, the
+                sum has the same bits. vmap knows no such sum.
+        """
 
 
 class Autograd:
@@ -48,6 +88,13 @@ class Autograd:
         with followed() as graph:
             found = _grad(graph, [loss(leaves, meta)], leaves, [None], create_graph=True)
         return _filled(found, params), _puller(graph, found, leaves, meta)
+
+    def step(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
+        """Return ∂L/∂φ with its graph, which continues that of φ."""
+        with followed() as graph:
+            value = loss(params, meta)
+            found = _grad(graph, [value], params, [None], create_graph=True)
+        return _filled(found, params)
 
     def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
         """Return ∂L/∂φ alone."""
@@ -98,7 +145,12 @@ class Functional:
     ) -> tuple[Tensors, Pull]:
         results, pull = torch.func.vjp(function, params, meta)[:2]
 
-        def pull_back(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+        def pull_back(
+            along: Sequence[Tensor | None],
+            keep: bool = False,
+            onto: Sequence[Tensor | None] = (),
+            to_meta: bool = False,
+        ) -> tuple[Known, Known]:
             return pull(_filled(along, results), retain_graph=keep)  # type: ignore[no-any-return]
 
         return results, pull_back
@@ -117,11 +169,15 @@ def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, met
     reached = [(i, get_gradient_edge(x)) for i, x in enumerate(results) if x is not None and x.requires_grad]
     at, size = [*leaves, *meta], len(leaves)
 
-    def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
-        pairs = [(x, along[i]) for i, x in reached if along[i] is not None]
-        asked = leaves if keep else at
+    def pull(
+        along: Sequence[Tensor | None], keep: bool = False, onto: Sequence[Tensor | None] = (), to_meta: bool = False
+    ) -> tuple[Known, Known]:
+        pairs: list[tuple[Any, Any]] = [(x, along[i]) for i, x in reached if along[i] is not None]
+        with torch.enable_grad():  # the last nodes that were made come first in a backward
+            pairs += [(x.view_as(x), total) for x, total in zip(meta, onto, strict=False) if total is not None]
+        asked = leaves if keep else meta if to_meta else at
         found = _grad(graph, [x for x, _ in pairs], asked, [d for _, d in pairs], retain_graph=keep)
-        return found[:size], found[size:]
+        return ([], found) if to_meta else (found[:size], found[size:])
 
     return pull
 

@@ -1,34 +1,34 @@
 """The reverse sweep of `core.estimators.unrolled` for any module, with no gradient evaluated twice if memory allows.
 
-The specification evaluates the gradient of a window again to differentiate it. Here its graph is kept, tensors are in
-flat lists, and the pullback of a linear optimizer is a few coefficients. One task runs by plain autograd; tasks that
-are mapped by vmap, by torch.func. Whatever is kept, the same operations run, so that all schedules give the same bits.
+The specification evaluates the gradient of a window again to differentiate it. Here its graph is kept, and tensors are
+in flat lists. One task runs by plain autograd, as the loop that people write by hand: one backward goes through all
+windows whose graphs are kept at a time. Tasks that are mapped by vmap run by torch.func, window by window. Whatever is
+kept, the same operations run in the same order, so that all schedules give the same bits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metastep.core.checks import require_one_each
-from metastep.core.counting import count_gradient, count_product, uncounted
+from metastep.core.counting import count_gradient, count_product, kept_bytes, uncounted
 from metastep.core.curvature import exact
 from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final, Solved
-from metastep.core.guards import undrawn
-from metastep.core.memory import kept_bytes
+from metastep.core.guards import guarded, undrawn
 from metastep.core.random import generators, set_generators
 from metastep.core.solvers import ConjugateGradient, Neumann
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, dot, tree_leaves
+from metastep.core.trees import Tree, add_scaled, dot, tree_leaves
 from metastep.core.windows import Window, outer_value
-from metastep.step.differentiate import Autograd, Functional, Known, Loss, Pull, Tensors
-from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory
+from metastep.step.differentiate import Autograd, Functional, Known, Loss, Nesting, Pull, Tensors
+from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory, last_to_first
 from metastep.step.motion import Adjoint, At, Backend, PullBack, motion_of
-from metastep.step.nesting import Nesting
-from metastep.step.schedule import last_to_first
 
 
 def refusal(estimator: Estimator) -> str | None:
@@ -51,11 +51,10 @@ def _casting_anew() -> Iterator[None]:
 
 
 class Passage(NamedTuple):
-    """Keep what the sweep needs of one window: how its two halves are pulled back, and the state if its loss counts."""
+    """Keep what the sweep needs of a stretch of windows: what pulls Λ back, and the state before if its loss counts."""
 
     before: At | None
-    by_gradient: Pull
-    by_steps: PullBack
+    pull: Callable[[Adjoint], Adjoint]
 
 
 def examined(estimator: Estimator, meta: Tree, task: Any) -> Sizes:
@@ -64,7 +63,7 @@ def examined(estimator: Estimator, meta: Tree, task: Any) -> Sizes:
     This looks at all that the functions of a problem do, once for each kind of tasks, and leaves nothing behind.
     """
     with uncounted():
-        return _guarded(estimator, Schedule(1), Autograd(first=True), Sweep.examine, meta, task)  # type: ignore[no-any-return]
+        return _guarded(estimator, Schedule(1), Autograd(first=True), Sweep.examine, *followable((meta, task)))  # type: ignore[no-any-return]
 
 
 def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *, mapped: bool) -> Estimate:
@@ -73,7 +72,7 @@ def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *,
     Args:
         estimator: What `unrolled` returned: the loop, and what of it is differentiated.
         schedule: What is kept.
-        meta: θ.
+        meta: θ: tensors that autograd can follow, as those of the task.
         task: The task.
         mapped: Whether this runs inside of vmap.
     """
@@ -86,7 +85,7 @@ def _guarded(
 ) -> Any:
     looks = estimator.looks.watched(estimator.loop, estimator.reads, meta, task)
     with torch.no_grad(), explained(meta), looks, _casting_anew():
-        return run(Sweep(estimator, schedule, back, *followable((meta, task))))
+        return run(Sweep(estimator, schedule, back, meta, task))
 
 
 class Sweep:
@@ -99,8 +98,10 @@ class Sweep:
         self._meta = self._nesting.tree(self._theta)
         self._windows = self._loop.windows(task)
         self._weights = None if estimator.weights is None else require_one_each(estimator.weights, self._windows)
+        self._looks = estimator.looks
         self._solved, depth = estimator.solved, estimator.sweep and estimator.sweep.depth
         self._cut = 0 if depth is None else max(0, len(self._windows) - depth)
+        self._once = len(self._windows) - self._cut <= schedule.block
         self._start, self._by_start = self._begin()
         self._total: Known = [None] * len(self._theta)
 
@@ -108,41 +109,47 @@ class Sweep:
         """Return the outer loss, the meta-gradient, the metrics and the last state."""
         if self._solved:
             return self._implicit(self._solved)
-        at = self._moved(self._windows[: self._cut])
+        at = self._moved(self._start, self._windows[: self._cut])
         judged: Any = None
         for first, passages, end in self._blocks(at):
             if judged is None:
                 final, judged = end, self._judge(end, -1)
                 loss, adjoint, metrics = judged
+                length = self._length(adjoint)
+                length = length.clamp_min(torch.finfo(length.dtype).tiny)
             while passages:
                 k, passage = first + len(passages) - 1, passages.pop()
-                adjoint = self._pull(passage, adjoint)
-                if self._weights is not None and k > 0:  # φ before window k is φ after window k − 1
-                    assert passage.before is not None
+                adjoint = passage.pull(adjoint)
+                if passage.before is not None and k > 0:  # φ before window k is φ after window k − 1
                     earlier, more, _ = self._judge(passage.before, k - 1)
                     loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
-        return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)))
+        grown = None if self._cut == len(self._windows) else self._length(adjoint) / length
+        return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)), grown)
 
     def _implicit(self, solved: Solved) -> Estimate:
-        """As `core.estimators.implicit`, with one graph of ∂G/∂φ for all products of the solver"""
-        loop, end = self._loop, self._moved(self._windows)
+        """Do as `core.estimators.implicit` does, with one graph of ∂G/∂φ for all products of the solver."""
+        loop, (plain, held) = self._loop, self._unheld(self._windows)
+        end = self._moved(self._moved(self._start, plain[:-1], held), plain[-1:], held, once=False)
         loss, adjoint, metrics = self._judge(end, -1)
-        windows = loop._replace(problem=solved.solved_for).windows(self._task) if solved.solved_for else self._windows
+        if solved.solved_for:
+            plain, held = self._unheld(loop._replace(problem=solved.solved_for).windows(self._task))
         with uncounted():
-            grads, pull = self._gradient(windows[-1], end)
+            grads, pull = self._gradient(plain[-1], end)
         layout = Layout(self._motion.nesting, grads, solved.solver)
 
         def product(direction: Tree) -> Tree:
             count_product()
             h = pull(layout.leaves(direction), keep=True)[0]
-            return layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
+            product = layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
+            return add_scaled(product, held.strength, direction) if held else product
 
         b = layout.tree(self._motion.parted(adjoint.params))
         warm = {} if loop.solution is None else {"start": layout.tree(self._motion.nesting.leaves(loop.solution))}
         solution = layout.leaves(solved.solver(product, b, **warm))
         count_product()
-        c = pull(solution)[1]
-        self._gather([x if x is None else -x for x in c])
+        self._gather([x if x is None else -x for x in pull(solution, to_meta=True)[1]])
+        if held:
+            self._gather([x if x is None else held.strength * x for x in held.pull(solution)[1]])
         kept = Final(self._motion.state(end), self._motion.nesting.tree(solution))
         return Estimate(loss, self._gathered(), metrics, kept)
 
@@ -152,7 +159,7 @@ class Sweep:
         states: list[At] = []
 
         def step() -> Passage:
-            passage, after = self._step(window, self._start)
+            passage, after = self._pass([window], self._start)
             states.append(after)
             return passage
 
@@ -199,7 +206,7 @@ class Sweep:
         return outer_value(self._loop.problem, self._motion.nesting.tree(params), meta, self._task)
 
     def _finish(self, adjoint: Adjoint) -> Tree:
-        """What the sweep has gathered, and Λ₀ ∂s₁/∂θ. Of a sweep that was cut, Λ stands for Λ₀ without the memory"""
+        """Add Λ₀ ∂s₁/∂θ to what the sweep gathered. If the sweep was cut, Λ serves as Λ₀ without the memory."""
         swept = adjoint.memory and not self._cut
         memory = adjoint.memory if swept else [None] * len(self._start.memory)
         self._gather(self._by_start([*adjoint.params, *(memory or ())])[1])
@@ -227,52 +234,110 @@ class Sweep:
         for block, before in last_to_first(blocks, at, self._schedule.slots, self._run, keep):
             yield self._cut + block * self._schedule.block, *self._traverse(block, before)
 
-    def _block(self, block: int) -> list[Window]:
+    def _stretches(self, block: int) -> Iterator[list[Window]]:
+        """Yield the windows of a block in stretches. One backward goes through each."""
         first = self._cut + block * self._schedule.block
-        return self._windows[first : first + self._schedule.block]
+        windows = self._windows[first : first + self._schedule.block]
+        if self._back.mapped or self._looks.again or self._weights is not None:
+            return ([window] for window in windows)
+        return _together(windows)
 
     def _run(self, first: int, end: int, at: At) -> At:
         """The state after blocks. Their graphs are built too, since without a graph some operators round differently"""
         for block in range(first, end):
-            for window in self._block(block):
-                at = self._step(window, at)[1]
+            for windows in self._stretches(block):
+                at = self._pass(windows, at)[1]
         return at
 
     def _traverse(self, block: int, at: At) -> tuple[list[Passage], At]:
         passages = []
-        for window in self._block(block):
-            passage, at = self._step(window, at)
+        for windows in self._stretches(block):
+            passage, at = self._pass(windows, at)
             passages.append(passage)
         return passages, at
 
-    def _step(self, window: Window, at: At) -> tuple[Passage, At]:
+    def _pass(self, windows: list[Window], at: At) -> tuple[Passage, At]:
+        one_by_one = self._back.mapped or _is_by_hand(windows[0])
+        pull, after = self._step(windows[0], at) if one_by_one else self._through(windows, at)
+        return Passage(None if self._weights is None else at, pull), after
+
+    def _through(self, windows: list[Window], at: At) -> tuple[Callable[[Adjoint], Adjoint], At]:
+        """Run a stretch in one graph, as by hand. One backward pulls Λ through it and adds what reaches θ."""
+        size, made, engine = len(at.params), list[At](), self._back
+        assert isinstance(engine, Autograd)
+
+        def moved(leaves: Tensors, theta: Tensors) -> Tensors:
+            now = at._replace(params=leaves[:size], memory=leaves[size:])
+            for window in windows:
+                count_gradient()
+                grads = engine.step(self._loss(window, self._once), self._motion.parted(now.params), theta)
+                now = self._motion.move(now, grads, theta, window.steps)
+            made[:] = [now._replace(params=[], memory=[])]
+            return [*now.params, *now.memory]
+
+        results, back = engine.vjp(moved, [*at.params, *at.memory], self._theta)
+        like, others = at.params, len(results) - size
+
+        def pull(later: Adjoint) -> Adjoint:
+            for _ in windows:
+                count_product()
+            memory = later.memory or [None] * others
+            found, self._total = back([*later.params, *memory], onto=self._total)
+            params = [torch.zeros_like(p) if x is None else x for x, p in zip(found, like, strict=False)]
+            return Adjoint(params, found[size:])
+
+        return pull, made[0]._replace(params=results[:size], memory=results[size:])
+
+    def _step(self, window: Window, at: At) -> tuple[Callable[[Adjoint], Adjoint], At]:
+        """Run one window in two halves: the gradient, and the steps that share it."""
         grads, by_gradient = self._gradient(window, at)
         after, by_steps = self._motion.advance(at, grads, self._theta, window.steps)
-        return Passage(at if self._weights is not None else None, by_gradient, by_steps), after
+        return partial(self._pull, by_gradient, by_steps), after
 
-    def _moved(self, windows: list[Window]) -> At:
-        """The state after windows from the start that are not swept"""
-        at = self._start
+    def _moved(self, at: At, windows: list[Window], held: "Held | None" = None, once: bool = True) -> At:
+        """Return the state after windows that are not swept. `once` says that nobody returns to them."""
         for window in windows:
-            grads = self._gradient(window, at, swept=False)[0]
-            at = self._motion.advance(at, grads, self._theta, window.steps)[0]
+            grads = self._slope(window, at, held, once)
+            at = self._motion.move(at, grads, self._theta, window.steps)
         return at
 
-    def _gradient(self, window: Window, at: At, swept: bool = True) -> tuple[Tensors, Pull]:
+    def _gradient(self, window: Window, at: At) -> tuple[Tensors, Pull]:
         count_gradient()
         params = self._motion.parted(at.params)
-        if hasattr(window.loss, "gradient_by_hand"):
+        if _is_by_hand(window):
             return self._by_hand(window, params)
-        if swept:
-            return self._back.gradient(self._loss(window), params, self._theta)
-        return self._back.slope(self._loss(window), params, self._theta), _no_pull
+        return self._back.gradient(self._loss(window), params, self._theta)
 
-    def _loss(self, window: Window) -> Loss:
-        guarded: Callable[..., Tensor] = window.loss.twice  # type: ignore[attr-defined]
+    def _slope(self, window: Window, at: At, held: "Held | None", once: bool) -> Tensors:
+        if _is_by_hand(window):
+            return self._gradient(window, at)[0]
+        count_gradient()
+        params = self._motion.parted(at.params)
+        found = self._back.slope(self._loss(window, once), params, self._theta)
+        if held is None:
+            return found
+        return [g + held.strength * (p - p0) for g, p, p0 in zip(found, params, held.start, strict=True)]
+
+    def _unheld(self, windows: list[Window]) -> tuple[list[Window], "Held | None"]:
+        """Return windows without the term that pulls φ back to its start, and that term, which needs no graph."""
+        parts: list[Any] = [getattr(getattr(window.loss, "loss", None), "parts", None) for window in windows]
+        first = parts[0]
+        if first is None or any(part is None or part.strength != first.strength for part in parts):
+            return windows, None
+        nesting, tree = self._motion.nesting, self._nesting.tree
+        start, pull = self._back.vjp(lambda _, theta: nesting.leaves(first.start(tree(theta))), [], self._theta)
+        plain = [window._replace(loss=guarded(part.loss)) for window, part in zip(windows, parts, strict=True)]
+        return plain, Held(first.strength, start, pull)
+
+    def _loss(self, window: Window, once: bool = False) -> Loss:
+        inner: Any = window.loss
+        value = inner.once if once and not self._back.mapped else inner.twice
         nested, theta_of, batch = self._motion.nesting.tree, self._nesting.tree, window.batch
+        if not self._back.mapped:  # θ is in its leaves
+            return lambda params, theta: value(nested(params), self._meta, batch)
 
         def loss(params: Tensors, theta: Tensors) -> Tensor:
-            return guarded(nested(params), theta_of(theta), batch)
+            return value(nested(params), theta_of(theta), batch)  # type: ignore[no-any-return]
 
         return loss
 
@@ -280,7 +345,12 @@ class Sweep:
         """A loss that brings its own derivatives"""
         nesting, loss, batch = self._motion.nesting, window.loss, window.batch
 
-        def pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
+        def pull(
+            along: Sequence[Tensor | None],
+            keep: bool = False,
+            onto: Sequence[Tensor | None] = (),
+            to_meta: bool = False,
+        ) -> tuple[Known, Known]:
             direction = nesting.tree(list(along))
             h, c = loss.product_by_hand(nesting.tree(params), self._meta, batch, direction)  # type: ignore[attr-defined]
             return tree_leaves(h), tree_leaves(c)
@@ -288,15 +358,22 @@ class Sweep:
         gradient = loss.gradient_by_hand(nesting.tree(params), self._meta, batch)  # type: ignore[attr-defined]
         return tree_leaves(gradient), pull
 
-    def _pull(self, passage: Passage, adjoint: Adjoint) -> Adjoint:
+    def _pull(self, by_gradient: Pull, by_steps: PullBack, adjoint: Adjoint) -> Adjoint:
         """One step of the recursion: Λ ∂Φ̂/∂s and Λ ∂Φ̂/∂θ, with one second-order product"""
         count_product()
-        before, grads, by_meta = passage.by_steps(adjoint)
-        h, c = passage.by_gradient(grads)
+        before, grads, by_meta = by_steps(adjoint)
+        h, c = by_gradient(grads)
         self._gather(by_meta)
         self._gather(c)
         filled = [torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)]
         return before._replace(params=self._sum(before.params, self._motion.gathered(filled)))
+
+    def _length(self, adjoint: Adjoint) -> Tensor:
+        """‖Λ‖ in φ"""
+        slopes, at_once = adjoint.params, not self._back.mapped
+        each = torch._foreach_norm(slopes) if at_once else [torch.linalg.vector_norm(x) for x in slopes]
+        length: Tensor = torch.linalg.vector_norm(torch.stack([x.to(each[0].device) for x in each]))
+        return length
 
     def _sum(self, a: Tensors, b: Tensors) -> Tensors:
         if self._back.mapped:
@@ -304,8 +381,22 @@ class Sweep:
         return list(torch._foreach_add(a, b))
 
 
-def _no_pull(along: Sequence[Tensor | None], keep: bool = False) -> tuple[Known, Known]:
-    raise AssertionError("a window that is not swept has no graph")
+def _is_by_hand(window: Window) -> bool:
+    return hasattr(window.loss, "gradient_by_hand")
+
+
+def _together(windows: list[Window]) -> Iterator[list[Window]]:
+    for by_hand, alike in groupby(windows, _is_by_hand):
+        stretch = list(alike)
+        yield from ([window] for window in stretch) if by_hand else [stretch]
+
+
+class Held(NamedTuple):
+    """Hold what pulls φ back: + ½ · strength · ‖φ − start‖², and what pulls cotangents of the start back to θ."""
+
+    strength: float
+    start: Tensors
+    pull: Pull
 
 
 class Layout:

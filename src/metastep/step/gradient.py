@@ -11,8 +11,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch import Tensor
 
 from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data, require_other_names
@@ -41,7 +40,8 @@ from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Served, served
 from metastep.step.choice import Choices
 from metastep.step.compiled.engine import Compiled, Cost
-from metastep.step.mapped import Keep, mapped, require_start, started
+from metastep.step.fingerprint import Fingerprint
+from metastep.step.mapped import Keep, joined, mapped, require_start, started
 from metastep.step.memory import Memory, in_bytes
 from metastep.step.surrogate import loss_of
 
@@ -75,7 +75,8 @@ class MetaGradient(Value, Checked):
             which serves every module that a single task can run.
         example_chunk_size: Examples computed at a time, for losses and metrics that are means over examples. It bounds
             the memory further. A BatchNorm would see one part alone.
-        compile: Compile the sweep on a CPU. The first call takes seconds, later ones are faster. `path` says what runs.
+        compile: Compile the sweep. The first call takes seconds, later ones are faster. On a GPU, later calls are
+            replayed as a CUDA graph. `path` says what runs, and why something is not compiled.
         memory: How much the graphs and states of inner loops may take, such as "4GB"; by default, half of what is free
             at the first call. It decides what is kept and what is computed again, and changes no bit of the result.
         benchmark: Choose by the clock, at the first call, whether tasks run one after the other or together. By default
@@ -325,18 +326,25 @@ class MetaGradient(Value, Checked):
 
     def engine(self, meta: Tree, tasks: Any, keep: Keep = None, start: Any = None) -> Engine:
         """Choose what computes these tasks."""
-        if self.compile and keep is None and start is None:
+        reason = self._not_compiled(tasks, keep, start) if self.compile else ""
+        if self.compile and reason is None:
             return Engine(self._run_compiled, _anything, self.path)
         engine = self._uncompiled(meta, tasks, keep, start)
-        if self.compile:
-            engine = engine._replace(path=f"{engine.path}; not compiled: states are kept or given")
+        if reason:
+            engine = engine._replace(path=f"{engine.path}; not compiled: {reason}")
         self._ran[:] = [engine.path]
         return engine
+
+    def _not_compiled(self, tasks: Any, keep: Keep, start: Any) -> str | None:
+        if keep is not None or start is not None:
+            return "states are kept or given"
+        on_gpu = tree_leaves(tasks)[0].device.type == "cuda"
+        return "kernels by hand are faster on a GPU" if on_gpu and self._served(tasks, keep, start)[0] else None
 
     def _uncompiled(self, meta: Tree, tasks: Any, keep: Keep, start: Any) -> Engine:
         found, reason = self._served(tasks, keep, start)
         if found is not None:
-            return Engine(found.estimate(self.chunk_size), found.require_values, found.path)
+            return Engine(found.estimate, found.require_values, found.path)
         chosen = self.choices(meta, tasks, keep, start)
         return Engine(partial(_from, chosen.run, start), _anything, f"autograd, {chosen.told}: {reason}")
 
@@ -391,8 +399,7 @@ class MetaGradient(Value, Checked):
 
     def chain(self, size: int) -> Served:
         """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
-        few_shot = few_shot_of(self.problem)
-        key = size, few_shot and looks(few_shot.module)
+        key = size, self.fingerprint()
         if key not in self._chains:
             self._chains[key] = served(self, size)
         return self._chains[key]
@@ -435,12 +442,18 @@ class MetaGradient(Value, Checked):
         return mean_of([self(meta, [task], keep=keep, start=at) for task, at in zip(tasks, starts, strict=True)])
 
     @cached_property
+    def fingerprint(self) -> Callable[[], Any]:
+        """Read what a prepared computation depends on besides tensors."""
+        few_shot = few_shot_of(self.problem)
+        return (lambda: None) if few_shot is None else Fingerprint(few_shot.module)
+
+    @cached_property
     def _chains(self) -> dict[Any, Served]:
         return {}
 
     @cached_property
     def choices(self) -> Choices:
-        """What is chosen for each kind of tasks."""
+        """Hold what is chosen for each kind of tasks."""
         return Choices(self.method, self.loop, self.chunk_size, self.memory, self.benchmark)
 
     @cached_property
@@ -464,32 +477,15 @@ def mean_of(parts: list[Estimate]) -> Estimate:
     metrics = map_tree(lambda *each: torch.cat(each), *(part.metrics for part in parts))
     states = [part.state for part in parts]
     kept = None if states[0] is None else states
-    return Estimate(metrics["loss"].mean(), scale(1 / len(parts), total), metrics, kept)
-
-
-def looks(module: nn.Module) -> Any:
-    """All that a computation prepared for a module depends on, besides its tensors."""
-    parts = tuple(
-        (name, type(part), part.training, *((n, v) for n, v in vars(part).items() if type(v) in _PLAIN), _hooks(part))
-        for name, part in module.named_modules()
-    )
-    first = next(module.parameters())
-    return parts, first.device, first.dtype, torch.get_float32_matmul_precision()
-
-
-_PLAIN = (bool, int, float, str, tuple)
-
-
-def _hooks(part: nn.Module) -> bool:
-    own = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-    return bool(own or _global_forward_hooks or _global_forward_pre_hooks)
+    grown = joined([part.growth for part in parts])
+    return Estimate(metrics["loss"].mean(), scale(1 / len(parts), total), metrics, kept, grown)
 
 
 def _size_of(tasks: Any) -> int:
     x = next((x for x in tree_leaves(tasks) if isinstance(x, Tensor)), None)
     pairs = isinstance(tasks, tuple) and len(tasks) == 2 and all(isinstance(p, tuple | list) for p in tasks)
     if x is None or x.dim() != 5 or x.shape[3] != x.shape[4] or not pairs or [len(p) for p in tasks] != [2, 2]:
-        raise NotAChainError("a task is not two pairs (square pictures, classes)")
+        raise NotAChainError("derivatives by hand need square pictures with channels, and classes")
     return x.shape[-1]
 
 

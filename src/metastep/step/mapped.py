@@ -15,7 +15,8 @@ from torch.func import vmap
 
 from metastep.core.checks import require_other_names
 from metastep.core.counting import uncounted
-from metastep.core.estimators import Estimate, Estimator
+from metastep.core.derivatives import followable
+from metastep.core.estimators import Estimate, Estimator, Final
 from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
@@ -77,6 +78,7 @@ class Parts(NamedTuple):
     grad: Tree
     metrics: dict[str, Tensor]
     kept: Tree
+    growth: Tree = ()
 
 
 Way = Callable[[Estimator, Tree, Any, bool], Estimate]  # (estimator, meta, task, whether vmap maps it) -> its estimate
@@ -112,9 +114,11 @@ def mapped(
         return _parts(way(estimator, meta, task, together), keep, steps)
 
     def estimate(meta: Tree, tasks: Any, start: Any = None) -> Estimate:
+        meta, tasks, start = followable((meta, tasks, start))
         number, before = task_count(tasks), versions(tasks)
         steps: list[Any] = []
-        size, total, measured, kept = chunk_size or at_once(tasks, number), None, [], []
+        size, total = chunk_size or at_once(tasks, number), None
+        measured, kept, grown = [], [], []
         begins = loop if start is None else started(loop, _first(start))
         reads = plain.reads._replace(twice=False) if judged else plain.reads
         with explained(meta), plain.looks.watched(begins, reads, meta, _first(tasks), mapped=min(size, number) > 1):
@@ -124,10 +128,11 @@ def mapped(
                 total = found.grad if total is None else add(total, found.grad)
                 measured.append({"loss": found.loss, **require_other_names(found.metrics)})
                 kept.append(found.kept)
+                grown.append(found.growth)
         require_unwritten(tasks, before)
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         state = _joined(kept, steps[-1]) if keep else None
-        return Estimate(each["loss"].mean(), scale(1 / number, total), each, state)
+        return Estimate(each["loss"].mean(), scale(1 / number, total), each, state, joined(grown))
 
     return estimate
 
@@ -146,14 +151,18 @@ def started(loop: InnerLoop, first: Any) -> InnerLoop:
 
 
 def _parts(estimate: Estimate, keep: Keep, steps: list[Any]) -> Parts:
-    loss, grad, metrics, final = estimate
+    loss, grad, metrics, final, growth = estimate
+    return Parts(loss, grad, metrics, _kept(final, keep, steps), () if growth is None else growth)
+
+
+def _kept(final: Final, keep: Keep, steps: list[Any]) -> Tree:
     if keep is None:
-        return Parts(loss, grad, metrics, ())
+        return ()
     steps.append(final.state.step)
     if keep == "params":
-        return Parts(loss, grad, metrics, (final.state.params,))
+        return (final.state.params,)
     step = final.state.step if isinstance(final.state.step, Tensor) else ()
-    return Parts(loss, grad, metrics, (final.state.params, final.state.memory, final.solution, step))
+    return final.state.params, final.state.memory, final.solution, step
 
 
 def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
@@ -183,6 +192,11 @@ def _first(tree: Tree) -> Tree:
 
 def _slice(tree: Tree, i: int, size: int) -> Tree:
     return map_tree(lambda x: x[i : i + size] if isinstance(x, Tensor) else x, tree)
+
+
+def joined(parts: list[Any]) -> Tensor | None:
+    """Return what parts of the tasks gave, or None if there is nothing."""
+    return torch.cat(parts) if isinstance(parts[0], Tensor) else None
 
 
 def _joined(kept: list[Tree], step: Any) -> Tree:

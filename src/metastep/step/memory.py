@@ -1,11 +1,13 @@
-"""How much an inner loop may keep: a budget in bytes becomes a schedule of graphs and states."""
+"""How much an inner loop may keep: a budget in bytes becomes a schedule of graphs and states, run last to first."""
 
 import os
 import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ import torch
 from metastep.errors import MetastepError
 
 SHARE = 0.5  # of the free memory, if no budget is given
+RUNS = 4  # of each block: more take longer than to store its state on disk
 Memory = str | int | float | None
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _CGROUP = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
@@ -50,10 +53,9 @@ def schedule_for(budget: int, windows: int, sizes: Sizes) -> Schedule:
         return Schedule(max(1, windows))
     block = max(1, min(windows, budget // (2 * graph)))  # half of the budget for graphs, and the rest for states
     blocks = -(-windows // block)
-    slots = max(0, budget - block * graph) // state
-    if slots >= min(3, blocks - 1):
-        return Schedule(block, min(slots, blocks - 1))
-    return Schedule(block, blocks - 1, on_disk=True)
+    slots = min(max(0, budget - block * graph) // state, blocks - 1)
+    runs = cost(blocks, slots + 1)  # of blocks that are run again between the states in memory
+    return Schedule(block, slots) if runs <= RUNS * blocks else Schedule(block, blocks - 1, on_disk=True)
 
 
 def in_bytes(memory: Memory, device: torch.device) -> int:
@@ -132,3 +134,57 @@ class _File:
 
     def __del__(self) -> None:
         self._file.unlink(missing_ok=True)
+
+
+# ---- which states of a long inner loop are kept: binomial checkpoints (Griewank and Walther 2000)
+
+
+Kept = Callable[[], Any]  # gives a state back
+Run = Callable[[int, int, Any], Any]  # (first block, block after the last, state before) -> state after
+
+
+def last_to_first(
+    blocks: int, state: Any, slots: int, run: Run, keep: Callable[[Any], Kept]
+) -> Iterator[tuple[int, Any]]:
+    """Yield each block with the state before it, the last block first.
+
+    slots: states that may be kept at a time besides the first one.
+    keep: store a state, and return what gives it back.
+    """
+    stretches = [(0, blocks, keep(state), slots)]
+    del state
+    while stretches:
+        first, end, kept, slots = stretches.pop()
+        if end - first == 1:
+            yield first, kept()
+        elif slots == 0:
+            yield from ((block, run(first, block, kept())) for block in reversed(range(first, end)))
+        else:
+            middle = first + _split(end - first, slots + 1)
+            stretches.append((first, middle, kept, slots))
+            stretches.append((middle, end, keep(run(first, middle, kept())), slots - 1))
+
+
+def cost(blocks: int, states: int) -> int:
+    """Return the fewest runs of a block that reverse so many, with so many states (the first one included)."""
+    if blocks <= 1:
+        return 0
+    r = 1
+    while comb(states + r, states) < blocks:
+        r += 1
+    return r * blocks - comb(states + r, states + 1)
+
+
+@cache
+def _split(blocks: int, states: int) -> int:
+    """Return where to keep the next state. The cost is convex in the place."""
+
+    def total(m: int) -> int:
+        return m + cost(m, states) + cost(blocks - m, states - 1)
+
+    low, high = 1, blocks - 1
+    while high - low > 8:
+        third = (high - low) // 3
+        a, b = low + third, high - third
+        low, high = (low, b) if total(a) <= total(b) else (a, high)
+    return min(range(low, high + 1), key=total)

@@ -5,7 +5,7 @@ every entry alike moves all parameters as one vector. Any other moves the trees 
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 from metastep.core.entrywise import Entrywise
 from metastep.core.guards import undrawn
 from metastep.core.optimizers import SGD, InnerOptimizer, State
+from metastep.core.stability import Row, coefficients
+from metastep.core.torch_optimizer import TorchOptimizer
 from metastep.core.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
-from metastep.step.differentiate import Autograd, Functional, Known, Tensors
-from metastep.step.nesting import Nesting
+from metastep.step.differentiate import Autograd, Functional, Known, Nesting, Tensors
 
 Backend = Autograd | Functional
-Row = tuple[float, ...]  # coefficients of φ, v and g
 
 
 class At(NamedTuple):
@@ -59,7 +59,11 @@ class Motion(Protocol):
 
     def state(self, at: At) -> State: ...
 
-    def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]: ...
+    def move(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> At:
+        """Return the state after so many steps. Autograd may follow it."""
+
+    def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
+        """Return the same, without a graph, and what pulls Λ back."""
 
     def parted(self, params: Tensors) -> Tensors:
         """Return one tensor for each parameter."""
@@ -88,12 +92,14 @@ class Affine:
     def gathered(self, leaves: Tensors) -> Tensors:
         return leaves
 
+    def move(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> At:
+        params, velocity = coefficients(self._inner, bool(at.memory), steps)
+        old, mix = (at.params, at.memory, grads), _mixed if torch.is_grad_enabled() else self._mix
+        return At(mix(old, params), mix(old, velocity) if velocity else [], at.step + steps)
+
     def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
-        del meta
-        remembers = bool(at.memory)  # so that the pullback keeps no tensor
-        params, velocity = _coefficients(self._inner, remembers, steps)
-        mix, old = self._mix, (at.params, at.memory, grads)
-        after = At(mix(old, params), mix(old, velocity) if velocity else [], at.step + steps)
+        after, mix, remembers = self.move(at, grads, meta, steps), self._mix, bool(at.memory)
+        params, velocity = coefficients(self._inner, remembers, steps)  # so that the pullback keeps no tensor
 
         def pull(later: Adjoint) -> Pulled:
             both = (later.params, later.memory or [])
@@ -102,18 +108,6 @@ class Affine:
             return Pulled(before, mix(both, of_grads), None)
 
         return after, pull
-
-
-@lru_cache
-def _coefficients(inner: SGD, remembers: bool, steps: int) -> tuple[Row, Row | None]:
-    """Rows of A and B, found by following unit vectors"""
-    rates = [tuple(rate for _, rate, _ in inner.rates)] * steps
-    columns = [
-        inner._follow(p, [v] if remembers else [], g, rates)
-        for p, v, g in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-    ]
-    velocity = tuple(memory[0] for _, memory in columns) if columns[0][1] else None
-    return tuple(moved for moved, _ in columns), velocity
 
 
 def _mixed(lists: Sequence[Any], row: Row) -> Tensors:
@@ -126,21 +120,26 @@ def _mixed(lists: Sequence[Any], row: Row) -> Tensors:
 
 
 def _mixed_at_once(lists: Sequence[Any], row: Row) -> Tensors:
-    """The same in one call for each term, which vmap does not know"""
+    """Return the same in one call for each term. vmap does not know it, and its graph would keep the tensors."""
     (first, scale), *rest = _used(lists, row)
     if not rest:
         return list(first) if scale == 1 else list(torch._foreach_mul(first, scale))
     (second, c), *rest = rest
     total = torch._foreach_add(first if scale == 1 else torch._foreach_mul(first, scale), second, alpha=c)
     for others, c in rest:
-        torch._foreach_add_(total, others, alpha=c)
+        total = torch._foreach_add(total, others, alpha=c)
     return list(total)
 
 
+@cache
+def _terms(row: Row, is_there: tuple[bool, ...]) -> list[tuple[int, float]]:
+    """Return which terms count, one with coefficient 1 first if there is one: it needs no product."""
+    used = [(i, c) for i, (c, there) in enumerate(zip(row, is_there, strict=True)) if there and c != 0]
+    return sorted(used, key=lambda term: term[1] != 1) or [(0, 0.0)]
+
+
 def _used(lists: Sequence[Any], row: Row) -> list[tuple[Tensors, float]]:
-    """Those that count, one with coefficient 1 first if there is one: it needs no product"""
-    used = [(tensors, c) for tensors, c in zip(lists, row, strict=True) if tensors and c != 0]
-    return sorted(used, key=lambda term: term[1] != 1) or [(lists[0], 0.0)]
+    return [(lists[i], c) for i, c in _terms(row, tuple(map(bool, lists)))]
 
 
 class Recorded:
@@ -149,28 +148,41 @@ class Recorded:
     def __init__(self, inner: InnerOptimizer, backend: Backend, params: Nesting, meta: Nesting, like: Tensors) -> None:
         self._backend, self.nesting, self._meta = backend, params, meta
         # An optimizer is asked once for one result, but the specification asks again, and refuses noise.
+        together = of_one_vector(inner, like) if len(like) > 1 else None
+        self._together, inner = together is not None, together or inner
         refused = undrawn(inner.advance, "an inner optimizer, or a rate of it,")
         self._advance = refused if backend.first else inner.advance
         self._sizes, self._shapes = [p.numel() for p in like], [p.shape for p in like]
-        self._together = is_entrywise(inner) and len(like) > 1
 
     def begin(self, state: State) -> At:
+        params, memory = self.nesting.leaves(state.params), state.memory
         if self._together:
-            state = State(
-                [self._joined(state.params)], tuple([self._joined(part)] for part in state.memory), state.step
-            )
-            return At(state.params, *_flat(state.memory, state.step))
-        return At(self.nesting.leaves(state.params), *_flat(state.memory, state.step))
-
-    def _joined(self, tree: Tree) -> Tensor:
-        return torch.cat([x.reshape(-1) for x in self.nesting.leaves(tree)])
+            params, memory = self.gathered(params), self._memory_gathered(memory)
+        return At(params, *_flat(memory, state.step))
 
     def state(self, at: At) -> State:
         state = self._state(at)
         if not self._together:
             return state
-        parts = tuple(self.nesting.tree(self.parted(part)) for part in state.memory)
-        return State(self.nesting.tree(self.parted(at.params)), parts, at.step)
+        return State(self.nesting.tree(self.parted(at.params)), self._memory_parted(state.memory), at.step)
+
+    def _memory_gathered(self, memory: Any) -> Any:
+        if isinstance(memory, list):  # of an optimizer that was traced: the slots of each parameter
+            return [{name: self._slot_gathered([slots[name] for slots in memory]) for name in memory[0]}]
+        return tuple(self.gathered(self.nesting.leaves(part)) for part in memory)
+
+    def _memory_parted(self, memory: Any) -> Any:
+        if isinstance(memory, list):
+            parts = {name: self._slot_parted(x) for name, x in memory[0].items()}
+            return [{name: part[i] for name, part in parts.items()} for i in range(len(self._sizes))]
+        return tuple(self.nesting.tree(self.parted(part)) for part in memory)
+
+    def _slot_gathered(self, each: Tensors) -> Tensor:
+        """One vector; a number that all parameters have, such as NAdam's product, stays one"""
+        return each[0] if each[0].dim() == 0 else self.gathered(each)[0]
+
+    def _slot_parted(self, x: Tensor) -> Tensors:
+        return [x] * len(self._sizes) if x.dim() == 0 else self.parted([x])
 
     def _state(self, at: At) -> State:
         params = at.params if self._together else self.nesting.tree(at.params)
@@ -184,19 +196,25 @@ class Recorded:
     def gathered(self, leaves: Tensors) -> Tensors:
         return [torch.cat([x.reshape(-1) for x in leaves])] if self._together else leaves
 
+    def move(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> At:
+        return self._moved(at, self.gathered(grads), meta, steps)
+
+    def _moved(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> At:
+        shared = grads if self._together else self.nesting.tree(grads)
+        after = self._advance(self._state(at), shared, self._meta.tree(meta), steps)
+        return At(tree_leaves(after.params), *_flat(after.memory, after.step))
+
     def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
         size, upto = len(at.params), len(at.params) + len(at.memory)
-        rest: list[Any] = []  # what is no tensor of the result
+        made: list[At] = []
 
         def moved(given: Tensors, meta: Tensors) -> Tensors:
-            state = self._state(at._replace(params=given[:size], memory=given[size:upto]))
-            shared = given[upto:] if self._together else self.nesting.tree(given[upto:])
-            after = self._advance(state, shared, self._meta.tree(meta), steps)
-            memory, *others = _flat(after.memory, after.step)
-            rest[:] = others
-            return [*tree_leaves(after.params), *memory]
+            before = at._replace(params=given[:size], memory=given[size:upto])
+            made[:] = [self._moved(before, given[upto:], meta, steps)]
+            return [*made[0].params, *made[0].memory]
 
         results, pull_back = self._backend.vjp(moved, [*at.params, *at.memory, *self.gathered(grads)], meta)
+        rest = made.pop()
 
         def pull(later: Adjoint) -> Pulled:
             memory = later.memory or [None] * (len(results) - size)
@@ -205,7 +223,7 @@ class Recorded:
             shared = [_or_zeros(x, p) for x, p in zip(found[upto:], at.params, strict=True)]
             return Pulled(Adjoint(params, found[size:upto]), self.parted(shared), by_meta)
 
-        return At(results[:size], results[size:], *rest), pull
+        return rest._replace(params=results[:size], memory=results[size:]), pull
 
 
 def _flat(memory: Tree, step: Any) -> tuple[Tensors, Any, Any]:
@@ -224,7 +242,9 @@ def motion_of(inner: InnerOptimizer, backend: Backend, start: Tree, params: Nest
     return Recorded(inner, backend, params, meta, params.leaves(start))
 
 
-def is_entrywise(inner: InnerOptimizer) -> bool:
-    """Whether all entries of all parameters move alike, so that they may be one vector."""
+def of_one_vector(inner: InnerOptimizer, params: Tensors) -> InnerOptimizer | None:
+    """Return what moves all parameters as one vector, or None if their entries do not move alike."""
+    if isinstance(inner, TorchOptimizer):
+        return inner.of_one_vector(params)
     own = vars(type(inner)).get("entrywise")  # a subclass says so itself
-    return bool(own and isinstance(inner, Entrywise) and inner.has_plain_numbers)
+    return inner if own and isinstance(inner, Entrywise) and inner.has_plain_numbers else None

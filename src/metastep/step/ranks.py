@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class RankError(MetastepError):
-    """Another rank has failed, so that this one cannot go on."""
+    """Report that another rank has failed, so that this one cannot continue."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from metastep.core.tasks import require_finite, require_order, stack, task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.step.arguments import STEP, require_examples, require_scheduler, require_state, require_step
+from metastep.step.beginning import Beginning
 from metastep.step.captured_update import CapturedUpdate, why_not_captured
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
@@ -59,6 +60,8 @@ class MetaStep(Checked):
         optimizer: Any torch.optim optimizer that holds the tensors of `meta`.
         clip: The largest norm of the meta-gradient; a longer one is scaled down.
         clip_value: The largest size of each element of the meta-gradient.
+        warmup: Updates at the start that use first order's meta-gradient, which cannot explode.
+        ramp: Updates over which the inner rate rises linearly to its value, in equal steps from lr / ramp.
         scheduler: A learning-rate scheduler of `optimizer`; it steps after every update. A ReduceLROnPlateau gets the
             outer loss.
         draw: A function of the number of an update that gives its tasks, if calls bring none. On a GPU it is captured
@@ -92,6 +95,8 @@ class MetaStep(Checked):
         *,
         clip: float | None = None,
         clip_value: float | None = None,
+        warmup: int = 0,
+        ramp: int = 0,
         scheduler: Any = None,
         draw: Draw | None = None,
         ranks: Ranks | None = None,
@@ -102,6 +107,7 @@ class MetaStep(Checked):
         require_step(self.meta, optimizer)
         require_scheduler(scheduler, optimizer)
         self.clip = Clip(clip, clip_value)
+        self.beginning = Beginning(gradient, warmup, ramp, tree_leaves(self.meta)[0].device)
         self.updates = updates
         self.draw = draw
         self.ranks = ranks if ranks is not None else current_ranks(tree_leaves(self.meta)[0].device)
@@ -143,8 +149,8 @@ class MetaStep(Checked):
 
     @property
     def path(self) -> str:
-        """How updates are made, and why nothing faster is."""
-        return f"{self.gradient.path}; {self._update.path}"
+        """Say how updates are made, and why not faster."""
+        return f"{self.beginning(max(0, self.updates - 1)).path}; {self._update.path}"
 
     @property
     def queued(self) -> int:
@@ -169,7 +175,7 @@ class MetaStep(Checked):
         self.settle()
         return {
             "meta": [leaf.detach().clone() for leaf in tree_leaves(self.meta)],
-            "optimizer": deepcopy(self.optimizer.state_dict()),  # PyTorch hands out the tensors that it goes on with
+            "optimizer": deepcopy(self.optimizer.state_dict()),  # PyTorch returns the tensors that it keeps using
             "scheduler": None if self.scheduler is None else deepcopy(self.scheduler.state_dict()),
             "updates": self.updates,
             "choices": self.gradient.choices.measured.copy(),
@@ -214,7 +220,7 @@ class EagerUpdate:
     def __call__(self, number: int, tasks: Any) -> Estimate:
         step = self._step
         tasks = step.draw(number) if step.draw else tasks
-        local, broken = _local(step.gradient, step.meta, tasks)
+        local, broken = _local(step.beginning(number), step.meta, tasks)
         found = over_ranks(step.ranks, local, tasks)
         moved: dict[Tensor, Tensor] = {}
         for leaf, grad in zip(tree_leaves(step.meta), tree_leaves(found.grad), strict=True):

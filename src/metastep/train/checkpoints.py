@@ -3,7 +3,7 @@
 A tree is nested dicts with string keys; leaves are tensors, or what JSON can say (numbers, text, bools, None, lists).
 The tensors are stored under their paths ("params/conv1.weight"), the rest in the file's metadata, as a JSON tree in
 which {"$tensor": name} stands for a tensor. That tree also keeps the order of keys, on which sums over leaves depend.
-Equal trees give equal files.
+Equal trees give equal files. The state of an optimizer becomes a tree by `optimizer_tree`.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes, save as tensors_to_bytes
 from torch import Tensor
+from torch.optim import Optimizer
 
-from metastep.train.errors import CheckpointError, problem
-from metastep.train.io import read_file, replace_file
+from metastep.train.io import CheckpointError, problem, read_file, replace_file
 
 VERSION = 2
 
@@ -99,7 +99,7 @@ def _digest(tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> str:
 
 
 def _content(path: Path, data: bytes) -> dict[str, Any]:
-    """What metastep says in a file's header. A safetensors file begins with its length in 8 bytes, then the header."""
+    """Return what metastep wrote into a file's header. A safetensors file begins with its length in 8 bytes."""
     length = int.from_bytes(data[:8], "little")
     try:
         if 8 + length > len(data):
@@ -128,3 +128,46 @@ def _require_readable(path: Path, content: Mapping[str, Any], kind: str, version
     if content.get("kind") != kind:
         reason = f"holds a {content.get('kind')!r}, not a {kind!r}"
         raise problem(CheckpointError, path, reason, f"Give the checkpoint of a {kind!r}")
+
+
+def optimizer_tree(optimizer: Optimizer) -> dict[str, Any]:
+    """The state of `optimizer`. It shares memory with it: save it before the next step, or copy it."""
+    packed = optimizer.state_dict()
+    return {
+        "type": type(optimizer).__name__,
+        "state": {str(index): dict(state) for index, state in packed["state"].items()},
+        "groups": {str(index): dict(group) for index, group in enumerate(packed["param_groups"])},
+    }
+
+
+def restore_optimizer(optimizer: Optimizer, tree: Mapping[str, Any]) -> None:
+    """Give `optimizer`, built like the one that was saved, the state in `tree`, on its parameters' devices."""
+    own = optimizer.state_dict()["param_groups"]
+    saved = list(tree["groups"].values())
+    _require_alike(tree["type"], _sizes(saved), type(optimizer).__name__, _sizes(own))
+    state = {int(index): _copied(entry) for index, entry in tree["state"].items()}
+    groups = [_with_tuples(group, like) for group, like in zip(saved, own, strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _sizes(groups: list[dict[str, Any]]) -> list[int]:
+    return [len(group["params"]) for group in groups]
+
+
+def _require_alike(saved: str, saved_sizes: list[int], own: str, own_sizes: list[int]) -> None:
+    # torch would load the state of one optimizer into another silently.
+    if (saved, saved_sizes) != (own, own_sizes):
+        raise CheckpointError(
+            f"the checkpoint holds the state of {saved} over {saved_sizes} parameters, and this run has {own} over "
+            f"{own_sizes}. Resume with the configuration that the run was saved with."
+        )
+
+
+def _copied(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy tensors: load_state_dict keeps those it is given, and the optimizer's next step would change them."""
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+
+
+def _with_tuples(group: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples: what is one in `like` (betas) becomes one again."""
+    return {key: tuple(value) if isinstance(like.get(key), tuple) else value for key, value in group.items()}

@@ -1,15 +1,16 @@
-"""Where a run is computed, and how precisely."""
+"""Where a run is computed, how precisely, and by which code."""
 
 import gc
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 import torch
 
+import metastep
 from metastep.errors import MetastepError
-from metastep.train.commit import commit
-from metastep.train.fields import Device, Precision
+from metastep.train.schema import Device, Precision
 
 _PRODUCTS: dict[Precision, str] = {"tf32": "high", "bf16": "medium"}  # PyTorch's words for what products may be made of
 
@@ -28,7 +29,7 @@ def device_for(wanted: Device) -> torch.device:
 def prepare_device(wanted: Device, precision: Precision, threads: int, number: int = 0) -> torch.device:
     """The device, with PyTorch set up for it; `number` is that of the GPU"""
     if not uses_gpu(wanted):
-        # Not the environment's number: sums depend on it, and a run must go on bit for bit on another machine too.
+        # Not the environment's number: sums depend on it, and a run must continue bit for bit on another machine too.
         torch.set_num_threads(threads)
         return torch.device("cpu")
     set_products(precision)
@@ -37,13 +38,13 @@ def prepare_device(wanted: Device, precision: Precision, threads: int, number: i
 
 
 def set_products(precision: Precision) -> None:
-    """What matrix products and convolutions of float32 are made of, in this process"""
+    """Set the precision of float32 products and convolutions in this process."""
     torch.set_float32_matmul_precision(_PRODUCTS.get(precision, "highest"))
     torch.backends.cudnn.allow_tf32 = precision in _PRODUCTS  # PyTorch has it on by itself
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Where and by what this part of a run was made, for whoever reads its times, or makes it again"""
+    """Return where and by what this part of a run was made, to read its times or make it again."""
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     return {"device": device_name(device), **versions, "commit": commit()}
 
@@ -60,7 +61,31 @@ def processor() -> str:
 
 
 def release() -> None:
-    """What a run had on the device, for the next one"""
+    """Free what a run had on the device, for the next one."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+PACKAGE = Path(metastep.__file__).resolve().parent
+CHANGED = ", changed"  # of code that was not committed as it is
+
+
+def commit(*more: Path) -> str:
+    """The commit that runs, if metastep does so from a repository; METASTEP_COMMIT goes first.
+
+    more: folders that belong to it besides the package.
+    """
+    if given := os.environ.get("METASTEP_COMMIT"):
+        return given
+    if not _git("ls-files", "__init__.py"):  # an installed metastep may lie inside somebody else's repository
+        return f"metastep {metastep.__version__}"
+    return _git("rev-parse", "HEAD") + (CHANGED if _git("status", "--porcelain", "--", ".", *map(str, more)) else "")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        run = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, check=False)
+    except OSError:  # there is none, or it cannot be run
+        return ""
+    return run.stdout.strip()

@@ -1,13 +1,41 @@
-"""The one way to write a file: it is there as a whole or not at all, and never written through a symbolic link."""
+"""The one way to write a file: it is there as a whole or not at all, and never written through a symbolic link.
+
+What goes wrong is one message with the file, the reason and the remedy.
+"""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
-from metastep.errors import remedy_of
-from metastep.train.errors import RunError, problem
+from metastep.errors import MetastepError, remedy_of
+
+
+class RunError(MetastepError):
+    """A run's folder cannot be used as asked."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint cannot be written, or is not one that can be read."""
+
+
+class ConfigError(RunError):
+    """A configuration does not fit its type; the message names the field."""
+
+
+class LockError(RunError):
+    """Another process is writing this run."""
+
+
+AnyRunError = TypeVar("AnyRunError", bound=RunError)
+
+
+def problem(error: type[AnyRunError], path: str | PathLike[str], reason: str, remedy: str) -> AnyRunError:
+    """An error to raise. The name is quoted: a file's name may hold terminal escapes."""
+    return error(f"{str(path)!r}: {reason}. {remedy}.")
 
 
 @contextmanager
@@ -67,7 +95,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """What killed writers left; call it only while holding the folder's lock."""
+    """Remove what killed writers left. Call it only while holding the folder's lock."""
     for partial in folder.glob(".*.partial"):
         with suppress(OSError):
             partial.unlink()

@@ -1,19 +1,86 @@
-"""A run is a folder: its configuration, its metrics, its last and its best checkpoint, and a lock for the writer."""
+"""A run is a folder: its configuration, its metrics, its checkpoints, and a lock for the one who writes it.
 
+The lock is the system's own: it is free when its holder dies, however it dies.
+"""
+
+import fcntl
+import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
+from metastep.errors import MetastepError
 from metastep.train import checkpoints
-from metastep.train.config import Config
-from metastep.train.config_file import AnyConfig, read_config, read_job, write_config
-from metastep.train.errors import CheckpointError, RunError, problem
-from metastep.train.io import explained, remove_partial_files
-from metastep.train.lock import locked
-from metastep.train.metrics import Metrics
+from metastep.train.config import JOBS, Config
+from metastep.train.io import (
+    CheckpointError,
+    ConfigError,
+    LockError,
+    RunError,
+    explained,
+    itself,
+    problem,
+    read_file,
+    remove_partial_files,
+    replace_file,
+)
+from metastep.train.validated import from_plain, to_plain
+
+FORMAT = "metastep run"
+VERSION = 3
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def write_config(path: Path, config: Config) -> None:
+    """Write a configuration; one that could not be read back as the same is refused now."""
+    plain = to_plain(config)
+    if from_plain(type(config), plain) != config:
+        raise problem(ConfigError, path, "this configuration is not the same when read back", "Use plain fields")
+    content = {"format": FORMAT, "version": VERSION, "job": config.job, "config": plain}
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    replace_file(path, text.encode(errors="surrogatepass"), ConfigError)  # paths may have bytes that are no text
+
+
+def read_job(path: Path) -> type[Config]:
+    """Return the class of the configuration that was written."""
+    return JOBS[_content(path)["job"]]
+
+
+def read_config(path: Path, kind: type[AnyConfig]) -> AnyConfig:
+    """Return the configuration of a run of this kind."""
+    content = _content(path)
+    found: type[Config] = JOBS[content["job"]]
+    if not issubclass(found, kind):
+        reason = f"is {found.words}, not {kind.words}"
+        raise problem(ConfigError, path.parent, reason, "Give a run of the other kind")
+    try:
+        return from_plain(found, content["config"])
+    except MetastepError as cause:
+        raise ConfigError(f"{str(path)!r}: {cause}") from cause
+
+
+def _content(path: Path) -> dict[str, Any]:
+    data = read_file(path, ConfigError)
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as cause:
+        raise problem(ConfigError, path, f"is no JSON ({cause})", "Repair it, or restore a copy") from cause
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise problem(ConfigError, path, "was not written by metastep", "Give the folder of a metastep run")
+    if content.get("version") != VERSION:
+        reason = f"has format version {content.get('version')}, and this metastep reads version {VERSION}"
+        raise problem(ConfigError, path, reason, "Use the version of metastep that wrote it, or train it again")
+    if missing := {"job", "config"} - content.keys():
+        raise problem(ConfigError, path, f"lacks {', '.join(sorted(missing))}", "Restore a copy")
+    if content["job"] not in JOBS:
+        raise problem(ConfigError, path, f"job = {content['job']!r} is none of {', '.join(JOBS)}", "Restore a copy")
+    return content
+
 
 STATE = "training state"
 
@@ -99,16 +166,18 @@ class Run:
     def configure(self, config: Config) -> None:
         write_config(self.config_path, config)
 
+    def reconfigure(self, config: Config) -> None:
+        """Continue the same run with another configuration."""
+        if config != self.config(type(config)):
+            with self.lock():
+                self.configure(config)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """One writer at a time; what a killed writer left half-written is removed."""
         with locked(self.folder / ".lock"):
             remove_partial_files(self.folder)
             yield
-
-    def metrics(self, after: int | None) -> Metrics:
-        """Rows beyond step `after` are dropped: the step of the checkpoint resumed from, None if there is none."""
-        return Metrics(self.metrics_path, after, self.tensorboard_path)
 
     def save(self, tree: Mapping[str, Any], best: Mapping[str, Any] | None = None) -> None:
         """best: the tree of a new best, be it this one or one before it"""
@@ -146,5 +215,105 @@ class Run:
 
 
 def _is_litter(entry: Path) -> bool:
-    """What a `create` that was killed may have left."""
+    """Return whether a `create` that was killed may have left it."""
     return entry.name == ".lock" or (entry.name.startswith(".config.json.") and entry.suffix == ".partial")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; refuse if any process holds it, this one included.
+
+    The file stays when the lock is released: removing it could take it from under a process that has just opened it.
+    """
+    with explained(path, "locked", LockError):
+        descriptor = itself(str(path), os.O_RDWR | os.O_CREAT)
+    try:
+        with explained(path, "locked", LockError):
+            _acquire(descriptor, path)
+            _sign(descriptor)
+        yield
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _acquire(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as cause:
+        reason = f"{_holder(descriptor)} is writing this run"
+        raise problem(LockError, path, reason, "Wait until it ends, stop it, or choose another folder") from cause
+
+
+def _sign(descriptor: int) -> None:
+    """The name is for people alone: the lock is the kernel's, so a name left by a dead process locks nothing."""
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        signed = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {signed['pid']} on {signed['host']}"
+    except (ValueError, KeyError, TypeError):  # it has the lock, and has not signed yet
+        return "another process"
+
+
+@dataclass
+class Trained:
+    """How far a run is: with the state of its job, all that a checkpoint keeps."""
+
+    iterations: int = 0
+    seconds: float = 0.0
+    """Of training, without validation and without checkpoints"""
+    best: float | None = None
+    """The best validation accuracy"""
+    best_at: int = 0
+    """After how many iterations it was reached first"""
+    test: float | None = None
+    """The accuracy on test pictures then, where a run tests itself"""
+    epoch: int = 1
+    """Iterations of an epoch"""
+    total: int = 0
+    """Iterations of the whole run; a checkpoint does not keep it, since a run may be made longer"""
+    source: "Trained | None" = None
+    """How far its source is, for a run that was stopped before its own turn"""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.iterations == self.total > 0
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        return {name: value for name, value in asdict(self).items() if name not in ("total", "source")}
+
+    @property
+    def length(self) -> int:
+        """Epochs that are done, or iterations where there are no epochs."""
+        return self.iterations // self.epoch
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch, or iteration, after which validation was best first."""
+        return self.best_at // self.epoch
+
+    def improves(self, row: Mapping[str, float], done: int) -> bool:
+        """Remember a validation if it is the best so far. The first of equals counts."""
+        if self.best is not None and row["validation_accuracy"] <= self.best:
+            return False
+        self.best, self.best_at, self.test = row["validation_accuracy"], done, row.get("test_accuracy")
+        return True
+
+
+def how_far(run: Run) -> Trained:
+    """Return how far the last checkpoint of a run is."""
+    return trained_of(run.load(), run.last) if run.last.is_file() else Trained()
+
+
+def trained_of(tree: Mapping[str, Any], path: Path) -> Trained:
+    """Return how far a checkpoint is that was read from `path`."""
+    try:
+        return Trained(**tree["trained"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{str(path)!r}: is no checkpoint of training ({error}).") from error

@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM as a request: the loop finishes its step, saves, and ends."""
+"""Ctrl-C and SIGTERM: a request in a run, which finishes its step, saves, and ends; before a command begins, the end.
+
+Catching KeyboardInterrupt is not enough while modules are imported: the C code of numpy and torch turns it into other
+errors, or aborts. This module imports nothing slow, because it comes before everything else.
+"""
 
 import os
 import signal
@@ -43,7 +47,7 @@ def stop_on_signals() -> Iterator[Stop]:
     """Inside, SIGINT and SIGTERM set `.requested`. A second Ctrl-C raises KeyboardInterrupt; SIGTERM never does,
     because schedulers and launchers send it more than once. Outside the main thread nothing is caught.
 
-    Inside another one it is the same: whoever runs several loops in turn sees that one of them was asked to stop."""
+    Inside another one it is the same: a caller of several loops sees that one of them was asked to stop."""
     outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     stop = outer if isinstance(outer, Stop) else Stop()
     if stop is outer:
@@ -69,3 +73,36 @@ def _received_by(handler: Callable[[int, FrameType | None], object], *numbers: s
     finally:
         for number, earlier in zip(numbers, before, strict=True):
             signal.signal(number, signal.SIG_DFL if earlier is None else earlier)  # None: not set from Python
+
+
+# ---- before a command begins
+
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def leave_at_ctrl_c() -> AbstractContextManager[None]:
+    """End the process at Ctrl-C. A handler that is not Python's default stays: a job may be told to ignore Ctrl-C."""
+    return _replaced(signal.default_int_handler, _leave)
+
+
+def raise_at_ctrl_c() -> AbstractContextManager[None]:
+    """Raise KeyboardInterrupt again inside `leave_at_ctrl_c`. Elsewhere, change nothing."""
+    return _replaced(_leave, signal.default_int_handler)
+
+
+@contextmanager
+def _replaced(before: Handler, handler: Handler) -> Iterator[None]:
+    if signal.getsignal(signal.SIGINT) is not before:
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    del frame
+    os._exit(128 + number)

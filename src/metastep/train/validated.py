@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from metastep.core.registry import name_of
 from metastep.errors import MetastepError, did_you_mean
-from metastep.train.errors import ConfigError
+from metastep.train.io import ConfigError
 
 __all__ = ["checked"]
 
@@ -146,7 +146,7 @@ _BOUNDS = {
 
 
 def _said(error: ValidationError, kind: Any) -> str:
-    """Of several errors, the first: people mend one at a time"""
+    """Return the first of several errors: people mend one at a time."""
     first = error.errors()[0]
     where, cause = _path(first["loc"], kind), first.get("ctx", {}).get("error")
     if isinstance(cause, RefusedError):
@@ -190,7 +190,7 @@ def _unknown(where: str, owner: Any, kind: Any) -> str:
 
 
 def _elsewhere(name: str, kind: Any) -> str:
-    """Whoever types ways means data.ways"""
+    """Suggest data.ways to a user who typed ways."""
     parts = ((part, each) for part, owner in fields_of(kind).items() for each in members(owner))
     found = [f"{part}.{name}" for part, owner in parts if name in fields_of(owner)]
     return f" Did you mean {found[0]!r}?" if found else ""
@@ -208,7 +208,7 @@ def _path(place: tuple[Any, ...], kind: Any) -> str:
 
 
 def _kinds_on_the_way(place: tuple[Any, ...], kind: Any) -> Iterator[Any]:
-    """For each part of the place the class that it is a field of; None for the tag of a union"""
+    """Return for each part of the place the class that it is a field of; None for the tag of a union."""
     candidates: tuple[Any, ...] = (kind,)
     for part in place:
         tagged = [each for each in candidates if _tag(each) == part] if len(candidates) > 1 else []

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, cross_entropy, interpolate, relu6
 
 from metastep.core.windows import window_lengths
-from metastep.data.batches import Batch, Batches
+from metastep.data.draw import Batch, Batches
 from metastep.train.config import Transfer, WhatAndWhere
 from metastep.train.transfer.building import choose_device
 from metastep.train.transfer.features import buffers_of, tap
-from metastep.train.transfer.networks import named
+from metastep.train.transfer.losses import named
 from study.bench.cases import Case
 from study.bench.transfer import Nets, config_of, endless, load, nets
 

@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch import Tensor
+from torch.nn import Sequential
 
 import metastep as ms
-from study.bench.module_cases import WINDOWS, Subject
+from metastep.errors import MetastepError
+from study.bench.module_cases import WINDOWS, Classifier, Subject, work_in
 from study.problems import Params, Step
 
 Arrays = dict[str, Any]
@@ -23,6 +25,8 @@ HEADS, EPS = 4, 1e-5  # of the transformer; of its LayerNorm
 
 def step(subject: Subject, method: str) -> Step:
     """Return one meta-gradient by JAX, in the fastest of three ways."""
+    if not isinstance(work_in(subject).net, Classifier | Sequential) or any(p.dim() > 2 for p in subject.meta.values()):
+        raise MetastepError("only perceptrons and one transformer are written in JAX.")
     meta, tasks = arrays(subject.meta), arrays_of_tasks(subject.tasks)
     ways = [jax.jit(meta_gradient(subject, WINDOWS[method], how)) for how in ("unrolled", "scan", "remat")]
     run = min(ways, key=lambda way: seconds(way, meta, tasks))

@@ -1,4 +1,4 @@
-"""metastep itself: what training does, and beside it the same meta-gradient by autograd, mapped or one by one."""
+"""metastep itself: what training does, and the same meta-gradient by autograd, mapped or one by one."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -14,7 +14,7 @@ from metastep.step.gradient import MetaGradient
 from metastep.step.mapped import mapped
 from metastep.step.ranks import ALONE
 from metastep.train.config import Data, FewShot, Net, Outer, Validation
-from metastep.train.fewshot.parts import meta_step, prepare
+from metastep.train.fewshot.job import prepare
 from study.bench.cases import SETTINGS, Case, inner_of
 from study.bench.workload import OUTER_RATE, PRECISIONS, BatchGradient, Step, Workload, by_gradient, pictures
 
@@ -37,8 +37,9 @@ class Trained:
     def __init__(self, case: Case, device: torch.device) -> None:
         images, config = pictures(case, device), config_of(case, device)
         classes = tuple(str(i) for i in range(len(images)))
-        parts = prepare(config, Pictures.of_rows(images, classes), None, ALONE)
-        self._step = meta_step(config, parts, ALONE, done=0)
+        job = prepare(config, Pictures.of_rows(images, classes), None, ALONE)
+        job.begin(0)
+        self._step = job.step
 
     @property
     def path(self) -> str:

@@ -3,7 +3,7 @@
 import torch
 
 from metastep.train.transfer.building import prepare
-from metastep.train.transfer.epoch import Sums, added
+from metastep.train.transfer.job import Sums, added
 from study.bench.cases import Case
 from study.bench.transfer import config_of, endless, load, untrained_source
 

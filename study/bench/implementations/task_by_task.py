@@ -14,7 +14,7 @@ TaskGradient = Callable[[Batch, Batch], tuple[Tensor, ...]]  # (support, query) 
 
 
 def averaged(work: Workload, of_task: TaskGradient) -> BatchGradient:
-    """The mean over tasks; each task's graph is let go of before the next begins"""
+    """The mean over tasks; each task's graph is freed before the next begins"""
 
     def gradient(tasks: Task) -> Gradients:
         (xs, ys), (xq, yq) = tasks

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import metastep as ms
-from metastep.nets.blocks import SamePad, ShiftNorm
+from metastep.nets.conv4 import SamePad, ShiftNorm
 
 
 class Net(NamedTuple):

@@ -153,3 +153,16 @@ def test_other_pictures_than_prepared_for_are_refused() -> None:
     estimate = mean_over_tasks(chain, first_order(inner_loop(fused_problem(chain, plain), ms.SGD(0.1), 1)))
     with pytest.raises(ms.MetastepError, match=r"pictures \(1, 9, 9\) for a net that was prepared for \(1, 8, 8\)"):
         estimate(ms.parameters(module), Net(size=9).tasks())
+
+
+def test_the_layout_of_theta_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes some forty operators, which a captured update would replay."""
+    read: list[Any] = []
+    of = problem.Places.of
+    monkeypatch.setattr(problem.Places, "of", lambda *given: read.append(given) or of(*given))
+    module, tasks = NETS["standard"].build(), NETS["standard"].tasks()
+    gradient = ms.MetaGradient(ms.few_shot(module, cross_entropy), ms.MAML(), ms.SGD(0.1), steps=1)
+    for _ in range(3):
+        gradient(module, tasks)
+        assert "by hand" in gradient.path
+    assert len(read) == 1

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import metastep as ms
 from metastep.core.options import options_of
 from metastep.core.registry import named, names
-from metastep.nets.blocks import SamePad
-from metastep.nets.conv4 import Conv4
+from metastep.nets.conv4 import Conv4, SamePad
 from metastep.step.chain.chain import NotAChainError, chain_of
 from tests.step.chain.helpers import NETS, Net
 

@@ -142,7 +142,7 @@ def require_same_sweep(net: "Net", method: "Method", inner: "InnerOptimizer", st
     meta = map_tree(torch.Tensor.detach, gradient.init({n: p.detach() for n, p in ms.parameters(module).items()}))
 
     def meta_gradient(operators: Operators, meta: object, tasks: object) -> object:
-        return Served(gradient, chain, operators, "").estimate(None)(meta, tasks).grad
+        return Served(gradient, chain, operators, "").estimate(meta, tasks).grad
 
     # labels that lie otherwise in memory than kernels read them
     single = map_tree(lambda p: p.float(), meta), ms.Task(*((x.float(), y.t().contiguous().t()) for x, y in tasks))

@@ -38,6 +38,16 @@ def test_a_compiled_plan_gives_the_derivative(problem: str, window: int, inner: 
     assert gradient.compiled.cost.compiling > 0
 
 
+def test_rates_of_each_step_are_compiled() -> None:
+    """Their gradient is written into a table that vmap expands, which inductor alone would write too often."""
+    given, _, tasks = case("regression")
+    gradient = ms.MetaGradient(given, ms.methods.MAMLPP(), ms.SGD(0.1), steps=2, compile=True)
+    meta = gradient.init(given.made_of.module)  # type: ignore[union-attr]
+    found = gradient(meta, tasks)
+    assert gradient.path == "compiled, 3 tasks at a time", gradient.path
+    assert relative_error(found.grad, by_autograd(gradient, meta, tasks).grad) < 1e-9
+
+
 def test_products_by_another_library_are_compiled() -> None:
     """In float32, large products are oneDNN's, and narrow ones are turned."""
     torch.manual_seed(0)

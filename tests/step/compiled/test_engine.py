@@ -57,7 +57,7 @@ def test_a_loss_that_looks_at_values_runs_eagerly(loss: Any) -> None:
 
 
 def test_running_statistics_run_eagerly() -> None:
-    norm, (meta, tasks) = nn.BatchNorm1d(4, dtype=torch.float64), vectors()
+    norm, (meta, tasks) = nn.BatchNorm1d(4, dtype=torch.float64).requires_grad_(False), vectors()
     problem = problem_of(lambda w, meta, batch: norm(w * torch.stack([batch, -batch, batch + 1])).square().sum())
     gradient = compiling(problem, ms.MAML(), SGD, steps=2, chunk_size=1)
     gradient(meta, tasks)
@@ -109,7 +109,7 @@ def test_autocast_and_inference_mode_run_eagerly() -> None:
 
 @pytest.mark.parametrize("missing", ["there is no C++ compiler; install g++ or clang++", "PyTorch 9 has none"])
 def test_without_a_compiler_it_runs_eagerly(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "unavailable", lambda: missing)
+    monkeypatch.setattr(engine, "unavailable", lambda kind: missing)
     given, meta, tasks = case("regression")
     gradient = ms.MetaGradient(given, ms.MAML(), SGD, steps=2, compile=True)
     assert is_right(gradient, meta, tasks)
@@ -122,7 +122,7 @@ def test_a_compiler_that_is_not_there_is_noticed() -> None:
     cpp_builder.cpp_compiler_search.cache_clear()
     try:
         with config.patch({"cpp.cxx": ("no-such-compiler",)}):  # monkeypatch would leave no option behind
-            assert unavailable() == "there is no C++ compiler; install g++ or clang++"
+            assert unavailable.__wrapped__("cpu") == "there is no C++ compiler; install g++ or clang++"
     finally:
         cpp_builder.cpp_compiler_search.cache_clear()
 
@@ -345,6 +345,25 @@ def test_the_cost_of_compiling_is_estimated_without_compiling() -> None:
     assert cost.calls == pytest.approx(cost.compiling / (cost.eager - cost.compiled))
     with pytest.raises(ms.MetastepError, match="compile nothing: the method is not a sweep over windows"):
         ms.MetaGradient(given, ms.methods.Reptile(), SGD, steps=8).compile_cost(meta, tasks)
+
+
+def test_a_plan_that_is_slower_says_so() -> None:
+    given = case("regression").problem
+    gradient = ms.MetaGradient(given, ms.MAML(), SGD, steps=2, compile=True)
+    for compiled, told in {
+        0.1: "",
+        0.3: "; slower than without compile=True, by 3.0 times at the last comparison",
+    }.items():
+        gradient.compiled.cost = Cost(12.0, 0.1, compiled)
+        assert gradient.compiled.path == told
+
+
+def test_an_optimizer_that_decides_by_its_count_runs_eagerly() -> None:
+    given, meta, tasks = case("regression")
+    inner = torch.optim.RAdam(given.made_of.module.parameters(), 0.05)  # type: ignore[union-attr]
+    gradient = compiling(given, ms.MAML(), inner, steps=8)
+    assert is_right(gradient, meta, tasks)
+    assert "not compiled: RAdam decides by its count of steps, which is a tensor" in gradient.path
 
 
 def test_when_compiling_pays() -> None:

@@ -202,7 +202,7 @@ def test_rows_of_code_that_was_not_committed_are_never_taken_for_the_same(
         return changed if arguments[0] == "status" else "abc"
 
     monkeypatch.delenv("METASTEP_COMMIT")
-    monkeypatch.setattr("metastep.train.commit._git", git)
+    monkeypatch.setattr("metastep.train.device._git", git)
     options = ("--quick", "--implementations", "metastep", "--methods", "maml", "--out", path)
     for changed, times in (("", 1), ("", 1), (" M engine.py", 2), (" M engine.py", 3)):  # noqa: B007
         call(*options)
@@ -224,7 +224,7 @@ def test_interrupted_what_is_done_is_kept(
     monkeypatch.setattr(session, "measured", second_is_interrupted)
     result = call("--quick", "--out", tmp_path / "rows.json")
     assert result.exit_code == 130
-    assert "goes on" in result.output
+    assert "continues" in result.output
     assert len(json.loads((tmp_path / "rows.json").read_text())["rows"]) == 1
 
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from study.bench import module_cases, modules
-from study.bench.module_cases import ABOUT, IMPLEMENTATIONS, MADE, Subject, by_gradient, made
+from study.bench.module_cases import ABOUT, IMPLEMENTATIONS, MADE, Subject, Way, by_gradient, made
 from study.commands import app
 
 
@@ -49,7 +49,7 @@ def test_what_fails_or_differs_has_a_row_and_stops_nobody(tmp_path: Path, monkey
         return lambda: (step()[0], {"w": 1.1 * step()[1]["w"]})
 
     for name, way in (("broken", broken), ("wrong", wrong)):
-        monkeypatch.setitem(IMPLEMENTATIONS, name, way)
+        monkeypatch.setitem(IMPLEMENTATIONS, name, Way(way))
     path = tmp_path / "found.json"
     ways = "metastep,broken,wrong"
     found = call("--only", "tiny", "--methods", "exact", "--implementations", ways, "--pairs", 6, "--out", path)
@@ -76,12 +76,47 @@ def test_the_turns_are_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short steps take turns in groups"""
     asked: list[int] = []
 
-    def seconds(step: Any, times: int) -> float:
+    def seconds(step: Any, times: int, device: torch.device) -> float:
         asked.append(times)
         return 1e-3
 
     monkeypatch.setattr(modules, "seconds", seconds)
-    modules.interleaved([partial(int, 1)], 6)
+    modules.interleaved([partial(int, 1)], 6, torch.device("cpu"))
     assert asked[0] == 1
     assert set(asked[1:]) == {30}
     assert module_cases.IMPLICIT.solver.steps == 10
+
+
+@pytest.mark.parametrize("name", ["higher", "TorchOpt", "JAX jit"])
+@pytest.mark.parametrize("subject", ["a", "c"])
+def test_other_packages_agree_with_the_loop(name: str, subject: str) -> None:
+    way = IMPLEMENTATIONS[name]
+    pytest.importorskip(str(way.package))
+    of = made(subject)
+    modules.require_same(way.make(of, "exact")()[1], of.hand("exact")()[1])
+
+
+def test_states_alone_take_less_than_the_loop() -> None:
+    of = made("perceptron")
+    step = module_cases.states_alone(of, "exact")
+    modules.require_same(step()[1], of.hand("exact")()[1])
+    found = modules.memory(of.hand("exact"), step, torch.device("cpu"))
+    assert found["peak_mib"] < found["hand_mib"]
+
+
+def test_everything_is_measured_for_exact_and_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, str, set[str]]] = []
+
+    def measured(subject: Subject, method: str, ways: list[str], *rest: Any) -> list[Any]:
+        asked.append((torch.get_num_threads(), method, set(ways)))
+        return []
+
+    monkeypatch.setattr(modules, "measured", measured)
+    before, out = torch.get_num_threads(), ("--out", tmp_path / "found.json")
+    call("--only", "tiny", "--threads", "1,2", *out)
+    call("--only", "tiny", "--implementations", "metastep task by task", "--methods", "window 4", *out)
+    torch.set_num_threads(before)
+    usual = {"metastep", "metastep compiled"}
+    assert [each[:2] for each in asked] == [(1, "exact"), (1, "window 4"), (2, "exact"), (1, "window 4")]
+    assert asked[0][2] > usual
+    assert [ways for _, _, ways in asked[1:]] == [usual, usual, {"metastep task by task"}]

@@ -184,7 +184,7 @@ def test_code_that_no_commit_has_is_measured_but_not_kept(
 
     asked: list[tuple[str, ...]] = []
     monkeypatch.delenv("METASTEP_COMMIT")
-    monkeypatch.setattr("metastep.train.commit._git", git)
+    monkeypatch.setattr("metastep.train.device._git", git)
     path = tmp_path / "history.jsonl"
     result = call("pairs", "--methods", "maml", "--out", path)
     assert "Nothing is kept: no commit has this code" in result.output

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from metastep.errors import MetastepError
-from metastep.nets.head_init import HeadInit
-from metastep.train.fewshot.sampling import read_images
+from metastep.nets.conv4 import HeadInit
+from metastep.train.fewshot.evaluate import read_images
 from study import results
-from study.claims import fewshot_runs
-from study.experiments import same_path, starts
+from study.experiments import same_path, starts, trials
 from study.experiments.first_look import first_look
 from study.experiments.settings import Size, configured, data_set
 from study.experiments.starts import Job, Study
@@ -113,17 +112,17 @@ def test_training_classes_train_and_validation_classes_judge(tmp_path: Path) -> 
 
 
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = fewshot_runs.train
+    train = trials.train
 
     def asked_to_stop(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGTERM)
-        return (yield from train(*arguments))
+        return train(*arguments)
 
     jobs = [Job("5w1s", "multistep4", head) for head in ("zero", "kaiming")]
     whole, halved = study_in(tmp_path / "whole"), study_in(tmp_path / "halved")
     assert whole.complete(jobs, places=1, budget=None) == {job.name: "" for job in jobs}
     with monkeypatch.context() as patch:
-        patch.setattr(fewshot_runs, "train", asked_to_stop)
+        patch.setattr(trials, "train", asked_to_stop)
         assert halved.complete(jobs, places=1, budget=60) == {}
     assert [job.head for job in jobs if halved.has_begun(job.name)] == ["zero"]
     assert halved.row(jobs[0])["iterations"] == 1

@@ -16,7 +16,7 @@ from metastep.step.capture import Captured
 from metastep.step.captured_update import CapturedUpdate
 from metastep.step.ranks import ALONE
 from metastep.step.update import EagerUpdate
-from metastep.train.fewshot.parts import Parts, meta_step, prepare
+from metastep.train.fewshot.job import FewShotJob, prepare
 from study.bench.implementations import ours
 from study.bench.workload import pictures
 from tests.study.bench.helpers import CPU, tiny_case
@@ -42,18 +42,19 @@ def calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Co
     return counted
 
 
-def of_training() -> tuple[ms.MetaStep, Parts]:
+def of_training() -> FewShotJob:
     images, config = pictures(CASE, CPU), ours.config_of(CASE, CPU)
-    parts = prepare(config, Pictures.of_rows(images, tuple(map(str, range(len(images))))), None, ALONE)
-    return meta_step(config, parts, ALONE, 0), parts
+    job = prepare(config, Pictures.of_rows(images, tuple(map(str, range(len(images))))), None, ALONE)
+    job.begin(0)
+    return job
 
 
-def of_the_snippet(parts: Parts) -> ms.MetaStep:
+def of_the_snippet(job: FewShotJob) -> ms.MetaStep:
     """As the README has it, with the net and the numbers of the run"""
-    net = deepcopy(parts.learner.net)
+    net = deepcopy(job.learner.net)
     with torch.no_grad():
         for name, p in net.named_parameters():
-            p.copy_(parts.learner.meta[name])
+            p.copy_(job.learner.meta[name])
     problem = ms.few_shot(net, F.cross_entropy, {"accuracy": ms.accuracy})
     inner = ms.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
     gradient = ms.MetaGradient(problem, ms.MultiStep(window=2), inner, steps=CASE.steps)
@@ -61,13 +62,13 @@ def of_the_snippet(parts: Parts) -> ms.MetaStep:
 
 
 def test_all_three_make_the_same_updates_by_the_same_code(calls: Counter[Any]) -> None:
-    (training, parts), bench = of_training(), ours.step(CASE, CPU)
+    job, bench = of_training(), ours.step(CASE, CPU)
     assert isinstance(bench, ours.Trained)
-    snippet = of_the_snippet(parts)
+    training, snippet = job.step, of_the_snippet(job)
     for k in range(UPDATES):
         training()
         bench()
-        snippet(parts.draw(k, CASE.tasks))
+        snippet(job.draw(k, CASE.tasks))
     assert calls == {training: UPDATES, bench._step: UPDATES, snippet: UPDATES}
     assert training.path == bench.path == snippet.path
     assert training.path.startswith("derivatives by hand, in PyTorch (float32); ")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from metastep.train import loop
 from metastep.train.config import Transfer
-from metastep.train.fewshot import train as training
-from metastep.train.transfer.epoch import Trained
+from metastep.train.run import Trained
 from study import results
 from study.experiments import short_runs, transfer_digits, transfer_time
 from study.tables import pages as tables
@@ -28,7 +28,7 @@ def _as_many_threads_as_the_machine_has() -> Iterator[None]:
 def test_short_runs_are_not_told_half_made(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment, begun = training.environment, []
+    environment, begun = loop.environment, []
 
     def pressed_in_the_second(device: torch.device) -> dict[str, str]:
         begun.append(device)
@@ -38,12 +38,12 @@ def test_short_runs_are_not_told_half_made(
 
     monkeypatch.setattr(short_runs, "METHODS", ("fomaml", "reptile"))
     monkeypatch.setattr(short_runs, "EPISODES", 4)
-    monkeypatch.setattr(training, "environment", pressed_in_the_second)
+    monkeypatch.setattr(loop, "environment", pressed_in_the_second)
     monkeypatch.setattr(sys, "argv", ["short_runs", "--iterations", "2"])
     with pytest.raises(SystemExit) as stopped:
         short_runs.main()
     assert stopped.value.code == 130
-    assert "Call it again to go on" in capsys.readouterr().out
+    assert "Run it again to continue" in capsys.readouterr().out
     assert told() == [("fomaml", 2)]
     torch.set_num_threads(torch.get_num_threads() + 1)
     short_runs.main()
@@ -58,11 +58,11 @@ def told() -> list[tuple[str, int]]:
 def test_finished_seeds_of_transfer_are_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, str]] = []
 
-    def stopped_in_the_third_run_of_seed_1(folder: Path, config: Transfer) -> Trained:
+    def stopped_in_the_third_run_of_seed_1(folder: Path, config: Transfer, name: str) -> Trained:
         made.append((config.seed, folder.name))
         if len(made) == number + 3:
             raise SystemExit(130)
-        return Trained(epoch=1, best=0.5, test=0.5)
+        return Trained(1, best=0.5, test=0.5)
 
     def kept() -> list[Any]:
         return [(row["seed"], row["method"]) for row in results.read("bench/cpu-transfer-digits")["rows"]]
@@ -122,7 +122,7 @@ def test_a_row_is_known_again_whatever_its_compiler_said() -> None:
 
 
 def test_a_trial_with_few_epochs_is_not_taken_for_the_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_digits, "finished", lambda folder, config: Trained(epoch=1, best=0.5, test=0.5))
+    monkeypatch.setattr(transfer_digits, "finished", lambda folder, config, name: Trained(1, best=0.5, test=0.5))
     epochs = []
     for flags in (["--epochs", "1"], []):
         monkeypatch.setattr(sys, "argv", ["transfer_digits", "--seeds", "1", *flags])

@@ -11,8 +11,7 @@ from metastep.errors import MetastepError
 from metastep.train import presets
 from metastep.train.config import Source, Target, TargetData
 from metastep.train.transfer.building import method_of
-from metastep.train.transfer.iteration import initial_state, looks, real_step
-from metastep.train.transfer.lookahead import Lookahead
+from metastep.train.transfer.iteration import Lookahead, initial_state, looks, real_step
 from metastep.train.transfer.losses import Losses
 from study import results
 from study.bench.cases import TRANSFERS, Case, Grid, Transfer

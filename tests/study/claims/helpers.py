@@ -8,7 +8,7 @@ from metastep.core.methods import MultiStep
 from metastep.core.optimizers import SGD
 from metastep.train import presets
 from metastep.train.config import Data, FewShot, Net, Validation
-from metastep.train.fewshot.scores import Evaluation, StepScore
+from metastep.train.evaluate import OnEpisodes, StepScore
 from study.claims.evidence import Evidence, MissingError
 from study.claims.outcomes import Made, Outcome
 
@@ -35,9 +35,10 @@ def tiny(iterations: int = 2, **changes: Any) -> FewShot:
 
 
 def few_shot(preset: str, accuracies: list[float], seed: int = 0, queries: int = 15) -> Outcome:
-    evaluation = Evaluation(
-        "omniglot", "test", 5, 1, queries, "none", (8,), len(accuracies), 600, "best", "w", 0.0, 0.0,
-        (StepScore(8, 0.0, 0.0),), 0, 1.0, tuple(accuracies),
+    evaluation = OnEpisodes(
+        dataset="omniglot", split="test", ways=5, shots=1, queries=queries, rotations="none", windows=(8,),
+        episodes=len(accuracies), seed=600, checkpoint="best", weights="w", accuracy=0.0, interval=0.0,
+        by_step=(StepScore(8, 0.0, 0.0),), not_finite=0, seconds=1.0, accuracies=tuple(accuracies),
     )  # fmt: skip
     full = PRESETS[preset].iterations if preset in PRESETS else 60_000
     config = PRESETS.get(preset, TINY)

@@ -36,7 +36,7 @@ def test_claims_are_judged_without_the_runs(monkeypatch: pytest.MonkeyPatch) -> 
     shutil.rmtree("runs")
     for path in Path("results/claims").glob("*.json"):
         path.unlink()
-    monkeypatch.setattr("metastep.train.fewshot.train.train_in_turns", pytest.fail)
+    monkeypatch.setattr("study.claims.session.train", pytest.fail)
     assert call("--only", "X3,T4.17,T4.29").exit_code == 0
     assert [claim(id) for id in ("T4.17", "T4.29", "X3")] == before
     assert not Path("runs").exists()

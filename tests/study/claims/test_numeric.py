@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from metastep.core.optimizers import SGD
+from metastep.core.stability import coefficients
 from metastep.data.errors import DataError
 from metastep.data.registry import data_directory
-from metastep.step.motion import _coefficients
 from study.claims import numeric
 from study.claims.claims import Finding
 from study.claims.evidence import Evidence
@@ -44,11 +44,11 @@ def broken(follow: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("id", ["X16", "X17"])
 def test_a_wrong_step_is_noticed(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SGD, "_follow", broken(SGD._follow))
-    _coefficients.cache_clear()
+    coefficients.cache_clear()
     try:
         assert judged(id).verdict == "not reproduced"
     finally:
-        _coefficients.cache_clear()
+        coefficients.cache_clear()
 
 
 def test_a_product_too_many_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,13 @@ from typer.testing import CliRunner, Result
 
 import metastep as ms
 from metastep.train import presets
-from metastep.train.budget import within
 from metastep.train.config import Test
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.scores import read_evaluations
+from metastep.train.evaluate import read_evaluations
+from metastep.train.fewshot.evaluate import Sampler
 from metastep.train.run import Run
 from metastep.train.stop import stop_on_signals
+from study import together
+from study.budget import within
 from study.claims import fewshot_runs, planning
 from study.claims.evidence import Evidence
 from study.claims.files import FIELDS
@@ -36,6 +37,7 @@ def _tiny_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("METASTEP_DATA", raising=False)
     monkeypatch.setattr(fewshot_runs, "EPISODES", 8)
+    monkeypatch.setattr(together, "START", "fork")  # tiny presets go with it
     monkeypatch.setitem(presets.few_shot(), MAML, tiny(method=ms.MAML()))
     monkeypatch.setitem(presets.few_shot(), ESTIMATE, tiny())
     scratch = replace(presets.transfer()["digits-sgd-scratch"], epochs=1, device="cpu")
@@ -99,7 +101,7 @@ def test_presets_that_differ_only_in_their_test_share_a_run(monkeypatch: pytest.
     assert [path.name for path in Path("runs/reproduce").iterdir()] == [f"{one}-seed0"]
     kept = {each.shots: each for each in read_evaluations(Path(f"runs/reproduce/{one}-seed0"))}
     assert {shots: sum(each.windows) for shots, each in kept.items()} == {1: 3, 2: 4}
-    monkeypatch.setattr("metastep.train.fewshot.train.train_in_turns", pytest.fail)
+    monkeypatch.setattr("study.claims.session.train", pytest.fail)
     assert call("--only", "T4.9", "--seeds", "1").exit_code == 0
     assert (claim("T4.9")["value"], claim("T4.10")["value"]) == tuple(round(kept[n].accuracy, 2) for n in (1, 2))
 
@@ -125,8 +127,8 @@ def test_all_that_a_run_was_made_by_is_named() -> None:
 def test_what_is_done_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     call("--only", "T4.29")
     before = claim("T4.29")
-    monkeypatch.setattr("metastep.train.fewshot.train.train_in_turns", pytest.fail)
-    monkeypatch.setattr("metastep.train.fewshot.train.resume_in_turns", pytest.fail)
+    monkeypatch.setattr("study.claims.session.train", pytest.fail)
+    monkeypatch.setattr("study.claims.session.resume", pytest.fail)
     assert call("--only", "T4.29").exit_code == 0
     assert claim("T4.29") == before
 
@@ -213,7 +215,7 @@ def test_a_damaged_run_does_not_hold_up_the_others() -> None:
     (folder / "last.safetensors").write_bytes(b"half of a checkpoint")
     failed = call("--only", "T4.17,T4.29", "--together", "2")
     assert failed.exit_code == 2
-    assert "1 of the runs could not go on." in failed.output
+    assert "1 of the runs could not continue." in failed.output
     assert claim("T4.29")["verdict"] == "short"
 
 
@@ -249,7 +251,7 @@ def test_a_run_that_diverges_or_is_taken_does_not_hold_up_the_others(monkeypatch
     monkeypatch.setitem(presets.few_shot(), MAML, wild)
     failed = call("--only", "T4.17,T4.29")
     assert failed.exit_code == 2
-    assert "1 of the runs could not go on. omniglot-5w1s-maml, seed 0: update 1" in failed.output
+    assert "1 of the runs could not continue. omniglot-5w1s-maml, seed 0: update 1" in failed.output
     assert claim("T4.17")["verdict"] == "not run"
     assert "update 1" in claim("T4.17")["note"]
     assert claim("T4.29")["verdict"] == "short"
@@ -266,7 +268,7 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
     assert (claim("T4.1")["verdict"], claim("T4.1")["note"]) == ("not run", "literature number; own recipe not run")
     assert claim("T4.31")["note"] == "omniglot is not at hand."
     assert claim("X5")["note"] == "cub200 is not at hand."
-    assert "Not at hand, for " in done.output
+    assert "Missing for " in done.output
     assert "omniglot, " in done.output
     assert claim("X2")["verdict"] == "not run"
     assert claim("X16")["verdict"] == "reproduced"
@@ -283,8 +285,8 @@ def test_a_whole_pass_says_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -
         (("--only", "T9.1"), "--only T9.1: there is no such claim"),
         (("--table", "T9"), "--table T9: there is no such table"),
         (("--only", "X3", "--table", "X"), "Leave one out"),
-        (("--only", "T4.31"), "T4.31 needs omniglot, which is not at hand. Name the folder that has it with --data"),
-        (("--only", "X5"), "X5 needs cub200, or stl10 in its place, which is not at hand."),
+        (("--only", "T4.31"), "T4.31 needs omniglot, which is missing. Name the folder that has it with --data"),
+        (("--only", "X5"), "X5 needs cub200, or stl10 in its place, which is missing."),
         (("--only", "T2.9"), "T2.9 needs cub200"),
     ],
 )

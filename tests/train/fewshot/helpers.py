@@ -23,9 +23,10 @@ from metastep.errors import MetastepError
 from metastep.step import captured_update, update
 from metastep.step.capture import Captured
 from metastep.step.ranks import run_rank, started_ranks
+from metastep.train import remembered
 from metastep.train.config import Data, FewShot, Net, Outer, Validation
-from metastep.train.fewshot import sampling
-from metastep.train.fewshot.train import resume, train
+from metastep.train.fewshot import evaluate
+from metastep.train.loop import resume, train
 from metastep.train.run import Run
 from metastep.train.validated import from_plain, to_plain
 
@@ -76,8 +77,8 @@ def stripes(split: str = "train") -> Pictures:
 
 
 def loading(classes: Callable[[str], Pictures]) -> Callable[..., Any]:
-    """What stands for `load`, of a data set with these classes in each split"""
-    return lambda *asked, **options: SimpleNamespace(classes=classes)
+    """What stands for `load`, of a data set with these classes in each split, and a folder that is there"""
+    return lambda *asked, **options: SimpleNamespace(classes=classes, root=Path())
 
 
 def narrow(ways: int, channels: int, size: int) -> nn.Module:
@@ -133,7 +134,7 @@ def tiny(**changes: Any) -> FewShot:
     """TINY with fields changed, its own or those of its outer optimizer"""
     outer = {
         name: changes.pop(name)
-        for name in ("optimizer", "lr", "eps", "schedule", "clip", "clip_value", "weight_decay")
+        for name in ("optimizer", "lr", "eps", "schedule", "clip", "clip_value", "weight_decay", "warmup", "ramp")
         if name in changes
     }
     return replace(TINY, outer=replace(TINY.outer, **outer), **changes)
@@ -166,7 +167,7 @@ def job(config: FewShot, folder: Path, **more: Any) -> dict[str, Any]:
 
 def main(job: dict[str, Any]) -> None:
     torch.set_num_threads(1)
-    sampling.load = loading(stripes)  # type: ignore[assignment]
+    remembered.load = loading(stripes)  # type: ignore[assignment]
     config, folder = from_plain(FewShot, job["config"]), Path(job["folder"])
     if "dies_at" in job and os.environ["RANK"] == job["dying_rank"]:
         _die_at(job["dies_at"])
@@ -178,7 +179,7 @@ def main(job: dict[str, Any]) -> None:
     try:
         with started_ranks(False, timedelta(seconds=20)) as ranks:
             if folder.exists():
-                resume(folder, ranks=ranks, iterations=job.get("iterations"))
+                resume(folder, changes=job.get("changes"), ranks=ranks)
             else:
                 train(config, folder, ranks=ranks)
     except MetastepError as error:
@@ -201,14 +202,14 @@ def _stop_at(iteration: int) -> None:
 
 
 def _when_drawing(iteration: int, act: Callable[[], None]) -> None:
-    draw = sampling.Sampler.__call__
+    draw = evaluate.Sampler.__call__
 
-    def acting(self: sampling.Sampler, k: int, tasks: int, first: int = 0) -> Any:
+    def acting(self: evaluate.Sampler, k: int, tasks: int, first: int = 0) -> Any:
         if k == iteration:
             act()
         return draw(self, k, tasks, first)
 
-    sampling.Sampler.__call__ = acting  # type: ignore[method-assign, assignment]
+    evaluate.Sampler.__call__ = acting  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from metastep.errors import MetastepError
 from metastep.step.update import EagerUpdate
 from metastep.train import presets
 from metastep.train.config import Data, FewShot, Net, Outer
-from metastep.train.fewshot.beginning import ITERATIONS, require_fitting
+from metastep.train.fewshot.job import ITERATIONS, require_fitting
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.train import resume, train
+from metastep.train.loop import resume, train
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import TINY, tiny
 from tests.train.fewshot.test_commands import app
@@ -75,7 +75,7 @@ def test_a_run_without_a_checkpoint_yet_starts_from_it_again(start: Path, tmp_pa
     resume(tmp_path / "killed")
     torch.testing.assert_close(Learner.load(tmp_path / "killed").meta, Learner.load(start).meta, rtol=0, atol=0)
     shutil.rmtree(start)  # from its first checkpoint on, a run needs it no more
-    resume(tmp_path / "killed", iterations=2)
+    resume(tmp_path / "killed", changes={"iterations": "2"})
 
 
 def test_from_the_first_moment_on_a_run_needs_its_start_no_more(
@@ -94,7 +94,7 @@ def test_from_the_first_moment_on_a_run_needs_its_start_no_more(
 def test_before_training_it_is_its_start(start: Path, tmp_path: Path) -> None:
     train(begun(start), tmp_path / "run")
     before = Learner.load(start).meta
-    resume(start, iterations=4)  # it goes on by itself
+    resume(start, changes={"iterations": "4"})  # it goes on by itself
     judged = open_learner(tmp_path / "run", "untrained", None, "cpu")
     torch.testing.assert_close(judged.meta, before, rtol=0, atol=0)
     assert judged.checkpoint == "untrained"

@@ -14,9 +14,8 @@ from PIL import Image
 
 from metastep.data.errors import DataError
 from metastep.errors import MetastepError, NonFiniteError
-from metastep.train.fewshot.classify import Classified, balanced, classify
-from metastep.train.fewshot.gallery import CARD, gallery
-from metastep.train.fewshot.preparing import drawing, has_dark_ink, prepare
+from metastep.report.sheet import CARD, gallery
+from metastep.train.fewshot.classify import Classified, balanced, classify, drawing, has_dark_ink, prepare
 from tests.train.fewshot.helpers import TINY
 from tests.train.fewshot.use_helpers import SIZE, bar, drawings, fresh, write_bars
 

@@ -8,10 +8,8 @@ from typer.testing import CliRunner
 
 from metastep.cli import train as commands
 from metastep.cli.presets import presets as presets_command
-from metastep.train import presets
-from metastep.train.fewshot import train as training
-from metastep.train.fewshot.train import Trained
-from metastep.train.run import Run
+from metastep.train import loop, presets
+from metastep.train.run import Run, Trained
 from tests.train.fewshot.helpers import TINY
 
 PRESETS = presets.few_shot()
@@ -43,7 +41,7 @@ def test_train_and_resume() -> None:
 
 def test_a_run_of_other_data_is_not_called_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = []
-    monkeypatch.setattr(training, "train", lambda config, folder, *others: folders.append(folder) or Trained())
+    monkeypatch.setattr(loop, "train", lambda config, folder, *others: folders.append(folder) or Trained())
     for flags in ((), ("data=folder:photos",), ("data.name=folder:photos", "--out", "there")):
         cli.invoke(app, ["train", "tiny", *flags])
     assert folders == [Path("runs/tiny"), Path("runs/photos-multi_step"), Path("there")]
@@ -91,8 +89,8 @@ def require_refused(arguments: list[str], message: str) -> None:
     ("arguments", "message"),
     [
         (["nowhere"], "'nowhere': is not there"),
-        (["runs/tiny", "inner.lr=1"], "inner.lr: a run goes on as it was configured; only net.name, iterations, data."),
-        (["runs/tiny", "--out", "elsewhere"], "out: a run goes on as it was configured"),
+        (["runs/tiny", "inner.lr=1"], "inner.lr: a run continues as it was configured; only net.name, iterations,"),
+        (["runs/tiny", "--out", "elsewhere"], "out: a run continues as it was configured"),
     ],
 )
 def test_a_run_goes_on_as_it_was_configured(arguments: list[str], message: str) -> None:
@@ -106,7 +104,7 @@ def test_a_stopped_run_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
     stop_before(monkeypatch, 1)
     done = cli.invoke(app, ["train", "tiny", "--out", "here"])
     assert done.exit_code == 130
-    assert "Go on with: metastep resume here" in done.output
+    assert "Continue with: metastep resume here" in done.output
 
 
 def test_a_users_net_is_named_again_on_resume(monkeypatch: pytest.MonkeyPatch) -> None:

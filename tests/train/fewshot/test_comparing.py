@@ -11,11 +11,11 @@ import metastep as ms
 from metastep.cli.main import app
 from metastep.core.problems import params_of
 from metastep.core.trees import relative_change
+from metastep.report.comparison import compared, gradients_of
 from metastep.train import presets
-from metastep.train.fewshot.building import build_net, gradient_of
-from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.comparing import compared, gradients_of
-from metastep.train.fewshot.sampling import Sampler
+from metastep.train.fewshot.evaluate import Sampler
+from metastep.train.fewshot.learner import build_net, gradient_of
+from metastep.train.schema import EVALUATION_SEED
 from tests.train.fewshot.helpers import TINY, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
 
@@ -45,6 +45,10 @@ def test_a_row_is_the_distance_from_the_exact_gradient(method: ms.methods.Method
     assert rows["Multi-step(2)"].relative_error == pytest.approx(float(relative_change(two, exact)))
     assert [row.products for row in found.rows] == [4, 2, 1, 0, 0]
     assert found.changes.shape == (3, 4)
+    assert found.windows == {"MAML": 1, "Multi-step(2)": 2, "Multi-step(4)": 4}
+    assert [row.window for row in found.suggestion.windows] == [1, 2, 4]
+    assert rows["MAML"].growth == pytest.approx(found.suggestion.windows[0].growth)
+    assert rows["FO-MAML"].growth is None
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,5 +58,12 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert done.exit_code == 0, done.output
         for text in ("3-way 1-shot, 4 inner steps of sgd at 0.1, 2 tasks", "Multi-step(4)", "inner gradient changes"):
             assert text in done.output
+            assert "longest stable window" in done.output
+    for kind, begins in ((".svg", b"<?xml"), (".png", b"\x89PNG")):
+        picture = tmp_path / f"windows{kind}"
+        assert CliRunner().invoke(app, ["compare", "tiny", "--tasks", "2", "--picture", str(picture)]).exit_code == 0
+        assert picture.read_bytes().startswith(begins)
+    refused = CliRunner().invoke(app, ["compare", "tiny", "--picture", str(tmp_path / "windows.jpg")])
+    assert (refused.exit_code, "ends with .svg or .png" in refused.output) == (2, True)
     refused = CliRunner().invoke(app, ["compare", str(tmp_path / "nowhere")])
     assert (refused.exit_code, "there is no such run or learner" in refused.output) == (2, True)

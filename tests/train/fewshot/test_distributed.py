@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from metastep.errors import MetastepError
 from metastep.step.ranks import Ranks
-from metastep.train.config import FewShot
-from metastep.train.fewshot import sampling
+from metastep.train import remembered
+from metastep.train.config import FewShot, Validation
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.train import resume, train
-from metastep.train.metrics import read_metrics
+from metastep.train.loop import resume, train
+from metastep.train.record import read_metrics
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import TINY, job, loading, same_state, start, stripes, tiny
 
@@ -67,7 +67,7 @@ def test_two_ranks_make_the_run_of_one(config: FewShot, as_unit: bool, tmp_path:
 @pytest.mark.parametrize(("log_every", "last"), [(1, 12), (100, 20)])
 def test_as_one_unit_ranks_end_together_when_one_is_asked_to(log_every: int, last: int, tmp_path: Path) -> None:
     """Where all of them look: when they log, and every tenth iteration"""
-    config = replace(tiny(iterations=30), log_every=log_every)
+    config = replace(tiny(iterations=30), log_every=log_every, validation=Validation(0))
     done = two_ranks(config, tmp_path / "run", as_unit=True, stopped_at=12, asked_rank="1")
     assert [status for status, _ in done] == [0, 0], done
     assert Run(tmp_path / "run").load()["trained"]["iterations"] == last
@@ -106,7 +106,7 @@ def test_an_error_of_the_first_rank_ends_all(tmp_path: Path) -> None:
 def test_an_all_reduce_on_a_gpu_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the first of two ranks without the other: its share is then all that is summed"""
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")  # as in training
-    monkeypatch.setattr(sampling, "load", loading(stripes))
+    monkeypatch.setattr(remembered, "load", loading(stripes))
     config = replace(ANY_ORDER, device="cuda")
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
     try:

@@ -9,22 +9,20 @@ import torch
 
 import metastep as ms
 from metastep.errors import MetastepError
-from metastep.report.probes import probe
+from metastep.report.collect import ask_learner
 from metastep.train.config import Net
-from metastep.train.errors import RunError
-from metastep.train.fewshot.choices import EVALUATION_SEED
-from metastep.train.fewshot.evaluate import Request, evaluate
-from metastep.train.fewshot.judging import judge
+from metastep.train.evaluate import OnEpisodes, paired_difference, read_evaluations, save
+from metastep.train.fewshot.evaluate import Request, Sampler, evaluate, judge
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.scores import Evaluation, paired_difference, read_evaluations, save
+from metastep.train.io import RunError
+from metastep.train.schema import EVALUATION_SEED
 from tests.train.fewshot.helpers import METHODS, SIZE, TINY, named_method, stripes
 from tests.train.fewshot.use_helpers import fresh
 
 FEW = Request(episodes=7)
 
 
-def timeless(evaluation: Evaluation) -> Evaluation:
+def timeless(evaluation: OnEpisodes) -> OnEpisodes:
     return replace(evaluation, seconds=0.0)
 
 
@@ -143,11 +141,11 @@ def test_every_method_is_evaluated_and_probed(method: str) -> None:
         result = evaluate(learner, request)
         assert len(result.by_step) == result.steps + 1
         assert result.not_finite == 0
-    probed = probe(learner, 1, None)
-    assert probed.gradients >= 4
-    assert probed.differences.shape == (16, 4)
-    assert bool(probed.differences.isfinite().all())
-    assert len(probed.episodes[0].classes) == 3
+    asked = ask_learner(learner, 1)
+    assert asked.gradients >= 4
+    assert asked.differences.shape == (8, 4)
+    assert bool(asked.differences.isfinite().all())
+    assert len(asked.panels[0].classes) == 3
 
 
 def test_the_file_is_read_back_and_replaced(tmp_path: Path) -> None:

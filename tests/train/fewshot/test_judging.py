@@ -8,11 +8,10 @@ import torch
 
 from metastep.core.windows import Task
 from metastep.train.config import FewShot, Test as JudgeConfig, Validation
-from metastep.train.fewshot import judging
-from metastep.train.fewshot.judging import judge
+from metastep.train.fewshot import evaluate as judging
+from metastep.train.fewshot.evaluate import Sampler, judge
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.train import train
+from metastep.train.loop import train
 from tests.train.fewshot.helpers import CARRIED, METHODS, TINY, named_method, stripes, tiny
 
 BY_HAND = {"maml", "multi_step", "truncated", "fo_maml", "reptile", "imaml"}

@@ -12,11 +12,10 @@ from metastep.core.windows import Problem, Task
 from metastep.errors import MetastepError
 from metastep.train import presets
 from metastep.train.config import FewShot, Net, Test
-from metastep.train.errors import CheckpointError
-from metastep.train.fewshot.building import build_net, gradient_of
 from metastep.train.fewshot.evaluate import with_steps
-from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.train import train
+from metastep.train.fewshot.learner import Learner, build_net, gradient_of
+from metastep.train.io import CheckpointError
+from metastep.train.loop import train
 from tests.train.fewshot.helpers import CARRIED, METHODS, SIZE, TINY, Flat, named_method, tiny
 
 PRESETS = presets.few_shot()
@@ -151,7 +150,7 @@ def test_a_run_is_loaded_at_its_best_or_last(tmp_path: Path) -> None:
 def test_a_users_net_is_imported_only_when_named_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(replace(OWN, iterations=2), tmp_path / "run")
     imported: list[str] = []
-    monkeypatch.setattr("metastep.train.fewshot.building.load_net", lambda name: imported.append(name) or Flat)
+    monkeypatch.setattr("metastep.train.fewshot.learner.load_net", lambda name: imported.append(name) or Flat)
     with pytest.raises(MetastepError, match=r"name it again: --net=tests\.train\.fewshot\.helpers:Flat"):
         Learner.load(tmp_path / "run")
     assert not imported

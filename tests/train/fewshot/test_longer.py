@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from metastep.cli.common import UNFINISHED
 from metastep.errors import MetastepError
+from metastep.train import remembered
 from metastep.train.config import FewShot
-from metastep.train.fewshot import sampling
-from metastep.train.fewshot.train import resume, train
+from metastep.train.loop import resume, train
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import CARRIED, TINY, loading, stripes, tiny
 from tests.train.fewshot.test_commands import app
@@ -43,7 +43,7 @@ def exactly(tree: Any) -> Any:
 def test_six_iterations_made_ten_are_ten(tmp_path: Path) -> None:
     train(tiny(iterations=10), tmp_path / "ten")
     assert train(SHORT, tmp_path / "six").iterations == 6
-    assert resume(tmp_path / "six", iterations=10).iterations == 10
+    assert resume(tmp_path / "six", changes={"iterations": "10"}).iterations == 10
     assert kept(tmp_path / "six") == kept(tmp_path / "ten")
     steps = [row["step"] for row in rows_of(tmp_path / "six") if row["kind"] == "validation"]
     assert steps == [4, 8]
@@ -53,17 +53,17 @@ def test_a_run_that_was_stopped_can_be_asked_for_fewer(tmp_path: Path, monkeypat
     train(SHORT, tmp_path / "six")
     stop_before(monkeypatch, 1)
     assert train(TINY, tmp_path / "twelve").iterations == 2
-    assert resume(tmp_path / "twelve", iterations=6).iterations == 6
+    assert resume(tmp_path / "twelve", changes={"iterations": "6"}).iterations == 6
     assert kept(tmp_path / "twelve") == kept(tmp_path / "six")
 
 
 def test_ranks_make_a_run_longer_together(tmp_path: Path) -> None:
     train(SHORT, tmp_path / "run")
-    done = two_ranks(SHORT, tmp_path / "run", iterations=10)
+    done = two_ranks(SHORT, tmp_path / "run", changes={"iterations": "10"})
     assert [status for status, _ in done] == [0, 0], done
     assert loaded(tmp_path / "run")[0]["trained"]["iterations"] == 10
     assert Run(tmp_path / "run").config(FewShot) == tiny(iterations=10)
-    refused = two_ranks(SHORT, tmp_path / "run", iterations=10)
+    refused = two_ranks(SHORT, tmp_path / "run", changes={"iterations": "10"})
     assert [status for status, _ in refused] == [2, 2], refused
 
 
@@ -71,7 +71,7 @@ def test_ranks_make_a_run_longer_together(tmp_path: Path) -> None:
     ("config", "iterations", "message"),
     [
         (SHORT, 6, r"'run': has made 6 iterations, and iterations=6 asks for no more. Ask for more"),
-        (SHORT, 0, r"'run': has made 6 iterations, and iterations=0"),
+        (SHORT, 0, r"iterations = 0 must be at least 1"),
         (
             replace(CARRIED, iterations=6),
             10,
@@ -86,7 +86,7 @@ def test_what_would_not_be_the_same_is_refused(
     train(config, Path("run"))
     before = kept(Path("run"))
     with pytest.raises(MetastepError, match=message):
-        resume(Path("run"), iterations=iterations)
+        resume(Path("run"), changes={"iterations": str(iterations)})
     assert kept(Path("run")) == before
 
 
@@ -96,8 +96,8 @@ def test_a_schedule_is_gone_on_with_to_the_end_that_it_was_made_for(
     stop_before(monkeypatch, 1)
     train(CARRIED, tmp_path / "run")
     with pytest.raises(MetastepError, match="linear schedule over the 12"):
-        resume(tmp_path / "run", iterations=13)
-    assert resume(tmp_path / "run", iterations=12).iterations == 12
+        resume(tmp_path / "run", changes={"iterations": "13"})
+    assert resume(tmp_path / "run", changes={"iterations": "12"}).iterations == 12
 
 
 def absent(*asked: object, **options: object) -> None:
@@ -109,9 +109,9 @@ def test_a_run_that_cannot_go_on_is_left_as_it_was(tmp_path: Path, monkeypatch: 
     failing: list[tuple[Callable[..., Any], str]] = [(absent, "not here"), (loading(stripes), "is writing this run")]
     with Run(tmp_path / "run").lock():
         for load, message in failing:
-            monkeypatch.setattr(sampling, "load", load)
+            monkeypatch.setattr(remembered, "load", load)
             with pytest.raises(MetastepError, match=message):
-                resume(tmp_path / "run", iterations=10)
+                resume(tmp_path / "run", changes={"iterations": "10"})
     assert Run(tmp_path / "run").config(FewShot).iterations == 6
 
 
@@ -121,10 +121,10 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     stop_before(monkeypatch, 7)
     stopped = CliRunner().invoke(app, ["resume", "run", "iterations=10"])
     assert stopped.exit_code == UNFINISHED, stopped.output
-    assert "Stopped after 8 iterations" in stopped.output
+    assert "Stopped after 8 of 10 iterations" in stopped.output
     done = CliRunner().invoke(app, ["resume", "run"])
     assert done.exit_code == 0
     assert "10 iterations in" in done.output
     refused = CliRunner().invoke(app, ["resume", "run", "--iterations", "12", "--tasks", "2"])
     assert refused.exit_code == 2
-    assert "tasks: a run goes on as it was configured" in refused.output
+    assert "tasks: a run continues as it was configured" in refused.output

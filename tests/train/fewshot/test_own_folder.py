@@ -9,13 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from metastep.cli import train as commands, use as use_commands
+from metastep.cli import evaluate as evaluate_commands, train as commands, use as use_commands
 from metastep.data.registry import load
-from metastep.train import presets
-from metastep.train.asked_for import differences
+from metastep.train import presets, remembered
 from metastep.train.config import Data, FewShot
-from metastep.train.fewshot import sampling
 from metastep.train.fewshot.learner import Learner
+from metastep.train.remembered import differences
 from metastep.train.run import Run
 from metastep.train.validated import to_plain
 from tests.data.helpers import write_classes
@@ -27,7 +26,7 @@ PRESETS = presets.few_shot()
 CLASSES = dict.fromkeys("abcdefghijkl", 3)
 
 app = typer.Typer()
-for command in (commands.train, commands.resume, use_commands.evaluate, use_commands.report):
+for command in (commands.train, commands.resume, evaluate_commands.evaluate, use_commands.report):
     app.command()(command)
 
 
@@ -45,10 +44,10 @@ def evaluated(*arguments: object) -> dict[str, object]:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run on here/photos, seen from there, which has other photos"""
-    monkeypatch.setattr(sampling, "load", load)
+    monkeypatch.setattr(remembered, "load", load)
     monkeypatch.delenv("METASTEP_DATA", raising=False)
-    data, net = Data("folder:photos", ways=2, shots=1, queries=1), TINY.net
-    small = replace(TINY, data=data, net=net, tasks=2, iterations=1)
+    photos = Data("folder:photos", ways=2, shots=1, queries=1)
+    small = replace(TINY, data=photos, tasks=2, iterations=1)
     monkeypatch.setitem(PRESETS, "small", replace(small, validation=replace(TINY.validation, every=0)))
     write_classes(tmp_path / "here" / "photos", CLASSES)
     write_classes(tmp_path / "there" / "photos", CLASSES | {"m": 3})
@@ -120,7 +119,7 @@ def test_only_a_folder_can_be_named_anew(mine: Path) -> None:
     photos = Run(mine).config(FewShot)
     Run(mine).configure(replace(photos, data=replace(photos.data, name="glyphs", fingerprint=None)))
     refused = run("resume", mine, "data=folder:photos")
-    check_refused(refused, "folder:photos: a run goes on with its own data (glyphs)")
+    check_refused(refused, "folder:photos: a run continues with its own data (glyphs)")
 
 
 def test_evaluations_are_of_pictures_wherever_they_are(mine: Path, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from metastep.step.mapped import mapped
 from metastep.step.update import MetaStep
 from metastep.train import presets
 from metastep.train.config import FewShot
-from metastep.train.fewshot.building import build_net, gradient_of
-from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import build_optimizer
+from metastep.train.fewshot.job import build_optimizer
+from metastep.train.fewshot.learner import Learner, build_net, gradient_of
 
 PRESETS = presets.few_shot()
 

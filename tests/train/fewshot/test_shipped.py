@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate
 from metastep import Learner
 from metastep.data.draw import draw
 from metastep.data.registry import load
-from metastep.train.fewshot.shipped import shipped
+from metastep.train.presets import shipped
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -19,12 +19,12 @@ from metastep.step import captured_update, update
 from metastep.step.capture import Captured, Unit
 from metastep.step.captured_update import CapturedUpdate
 from metastep.step.ranks import ALONE
-from metastep.step.update import EagerUpdate, MetaStep
+from metastep.step.update import EagerUpdate
 from metastep.train.config import FewShot
-from metastep.train.fewshot.parts import Parts, meta_step, prepare
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.train import resume, train
-from metastep.train.metrics import read_metrics
+from metastep.train.fewshot.evaluate import Sampler
+from metastep.train.fewshot.job import FewShotJob, prepare
+from metastep.train.loop import resume, train
+from metastep.train.record import read_metrics
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import CARRIED, SHUFFLED, TINY, again, named_method, same_state, stripes, tiny
 
@@ -58,6 +58,7 @@ def kinds(folder: Path, kind: str) -> list[dict[str, Any]]:
         TINY,
         tiny(optimizer="sgd", lr=0.5, schedule="linear", clip_value=0.01),
         tiny(schedule="linear", eps=1e-3),
+        tiny(clip=0.5, warmup=3, ramp=5),
         replace(TINY, method=ms.methods.MetaSGD(window=2)),
         replace(TINY, method=ms.methods.Reptile(), log_every=5),
         CARRIED,
@@ -86,8 +87,14 @@ def test_one_unit_trains_as_step_by_step(config: FewShot, tmp_path: Path, reques
 @pytest.mark.usefixtures("recorded")
 @pytest.mark.parametrize(
     "config",
-    [tiny(schedule="linear"), tiny(optimizer="sgd", schedule="linear"), CARRIED, SHUFFLED],
-    ids=["adam", "sgd", "carried", "shuffled"],
+    [
+        tiny(schedule="linear"),
+        tiny(optimizer="sgd", schedule="linear"),
+        CARRIED,
+        SHUFFLED,
+        tiny(warmup=4, ramp=8),
+    ],
+    ids=["adam", "sgd", "carried", "shuffled", "beginning"],
 )
 def test_one_unit_resumes_bit_for_bit(config: FewShot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config, tmp_path / "whole")
@@ -129,21 +136,23 @@ def test_an_update_that_is_not_finite_is_not_made_and_named(
     assert [row["step"] for row in rows] == list(range(log_every, 6, log_every))
 
 
-def prepared(config: FewShot) -> tuple[MetaStep, Parts]:
-    parts = prepare(config, stripes(), None, ALONE)
-    return meta_step(config, parts, ALONE, 0), parts
+def prepared(config: FewShot) -> FewShotJob:
+    job = prepare(config, stripes(), None, ALONE)
+    job.begin(0)
+    return job
 
 
 @pytest.mark.usefixtures("recorded")
 def test_learner_and_optimizer_are_behind_until_settled() -> None:
-    step, parts = prepared(TINY)
-    before = [p.detach().clone() for p in parts.learner.meta.values()]
+    job = prepared(TINY)
+    step = job.step
+    before = [p.detach().clone() for p in job.learner.meta.values()]
     for _ in range(3):
         step()
-    assert all(map(torch.equal, before, parts.learner.meta.values()))
+    assert all(map(torch.equal, before, job.learner.meta.values()))
     step.settle()
-    assert not any(torch.equal(a, b) for a, b in zip(before, parts.learner.meta.values(), strict=True) if a.dim() > 1)
-    assert {float(state["step"]) for state in parts.optimizer.state.values()} == {3.0}
+    assert not any(torch.equal(a, b) for a, b in zip(before, job.learner.meta.values(), strict=True) if a.dim() > 1)
+    assert {float(state["step"]) for state in job.optimizer.state.values()} == {3.0}
 
 
 class Waiting(TorchDispatchMode):
@@ -162,7 +171,7 @@ def test_nothing_in_an_update_waits_for_the_device(
 ) -> None:
     monkeypatch.setattr(update, "why_not_captured", lambda *of: None)
     config = replace(tiny(optimizer=optimizer, schedule=schedule), method=named_method(method))
-    step, _ = prepared(config)
+    step = prepared(config).step
     with Waiting():
         step()
     step.settle()
@@ -173,8 +182,8 @@ def test_nothing_in_an_update_waits_for_the_device(
 def test_the_length_that_is_told_is_that_of_theta(
     config: FewShot, captured: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    parts = prepare(config, stripes(), None, ALONE)
-    whole = parts.gradient(parts.learner.meta, parts.draw(0, config.tasks)).grad
+    job = prepare(config, stripes(), None, ALONE)
+    whole = job.gradient(job.learner.meta, job.draw(0, config.tasks)).grad
     assert norm(whole["params"]) < norm(whole)
     if captured:
         request.getfixturevalue("recorded")
@@ -184,10 +193,10 @@ def test_the_length_that_is_told_is_that_of_theta(
 
 
 def test_a_cpu_runs_eagerly(request: pytest.FixtureRequest) -> None:
-    step, _ = prepared(TINY)
+    step = prepared(TINY).step
     assert isinstance(step._update, EagerUpdate)
     request.getfixturevalue("recorded")
-    step, _ = prepared(TINY)
+    step = prepared(TINY).step
     assert isinstance(step._update, CapturedUpdate)
 
 

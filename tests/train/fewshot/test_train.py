@@ -1,6 +1,7 @@
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ from metastep.core.methods import MultiStep
 from metastep.core.optimizers import SGD, Adam, AdamW, RMSprop
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError, NonFiniteError
+from metastep.step import gradient
+from metastep.step.compiled.engine import Compiled
+from metastep.step.compiled.inductor import interpreted
+from metastep.step.compiled.paying import Decision
+from metastep.train import loop, remembered
 from metastep.train.config import Data, FewShot, Net, Outer, Test, Validation
-from metastep.train.errors import CheckpointError
-from metastep.train.fewshot import sampling
-from metastep.train.fewshot.judging import judge
+from metastep.train.evaluate import mean
+from metastep.train.fewshot import job
+from metastep.train.fewshot.evaluate import VALIDATION_SEED, Sampler, judge
+from metastep.train.fewshot.job import build_optimizer, scheduler
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.parts import build_optimizer, scheduler
-from metastep.train.fewshot.sampling import Sampler
-from metastep.train.fewshot.scores import mean
-from metastep.train.fewshot.train import resume, train
-from metastep.train.metrics import read_metrics
+from metastep.train.loop import resume, train
+from metastep.train.record import read_metrics
 from metastep.train.run import Run
 from tests.train.fewshot.helpers import METHODS, SIZE, TINY, loading, named_method, same_state, stripes, tiny
 
@@ -62,6 +66,7 @@ def test_every_method_trains_and_resumes_bit_for_bit(
         {"inner": SGD(0.1, 0.9, nesterov=True), "steps": (2, 1), "method": MultiStep(window=1)},
         {"outer": Outer("sgd", 0.5, schedule="linear", clip_value=0.01)},
         {"outer": Outer("adamw", 1e-2, weight_decay=0.1, eps=1e-4, clip=0.5)},
+        {"outer": Outer(warmup=2, ramp=3), "method": MultiStep(window=[1, 2, 1])},
         {"precision": "float64", "chunk_size": 3},
         {
             "data": replace(TINY.data, rotations="as_classes"),
@@ -74,28 +79,51 @@ def test_every_option_trains(changes: dict[str, Any], tmp_path: Path) -> None:
     assert train(replace(tiny(iterations=4), **changes), tmp_path / "run").best is not None
 
 
+def test_a_run_compiles_where_that_pays_and_so_does_its_resumption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gradient, "Compiled", partial(Compiled, build=interpreted))  # what inductor adds takes a minute
+    monkeypatch.setattr(job, "decided", lambda *of: Decision(True, "Compiling takes some 12 s."))
+    config = replace(tiny(iterations=3), net=Net("tests.train.fewshot.helpers:Flat", size=SIZE), checkpoint_seconds=100)
+    assert train(config, tmp_path / "whole").iterations == 3
+    assert capsys.readouterr().err.count("Compiling takes some 12 s.") == 1
+    stop_before(monkeypatch, 0)
+    assert train(config, tmp_path / "halves").iterations == 1
+    monkeypatch.delattr(job, "decided")  # a resumed run does not measure again
+    assert resume(tmp_path / "halves", changes={"net.name": config.net.name}).iterations == 3
+    assert same_state(tmp_path / "whole", tmp_path / "halves")
+    engines = [row["path"] for row in read_metrics(Run(tmp_path / "halves").metrics_path) if row["kind"] == "engine"]
+    assert len(engines) == 2
+    assert all(path.startswith("compiled, 4 tasks at a time") for path in engines)
+
+
+def test_a_run_compiles_if_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient, "Compiled", partial(Compiled, build=interpreted))
+    monkeypatch.delattr(job, "decided")  # nothing is to be decided
+    config = replace(tiny(iterations=1), net=Net("tests.train.fewshot.helpers:Flat", size=SIZE))
+    for compile, engine in {True: "compiled", False: "autograd"}.items():
+        train(replace(config, compile=compile), tmp_path / engine)
+        (row,) = [row for row in read_metrics(Run(tmp_path / engine).metrics_path) if row["kind"] == "engine"]
+        assert row["path"].startswith(engine)
+
+
 def rows_of(run: Path) -> list[dict[str, Any]]:
     """Without those about how this part of a run was computed"""
     return [row for row in read_metrics(Run(run).metrics_path) if row["kind"] not in ("engine", "environment")]
 
 
-def test_interrupted_anywhere_a_run_ends_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(TINY, whole)
-    stop_before(monkeypatch, 1)  # Ctrl-C: this iteration is finished and kept
-    assert train(TINY, broken).iterations == 2
-    stop_before(monkeypatch, 5, RuntimeError("the machine broke"))
-    with pytest.raises(RuntimeError, match="the machine broke"):
-        resume(broken)
-    assert Run(broken).load()["trained"]["iterations"] == 5  # a checkpoint after each
-    assert resume(broken).iterations == 12
-    assert same_state(whole, broken)
-
-    rows = [[{**row, "seconds": None} for row in rows_of(run)] for run in (whole, broken)]
-    assert rows[0] == rows[1]
-    assert [row["step"] for row in rows[0] if row["kind"] == "validation"] == [4, 8, 12]
-    assert {"loss", "accuracy", "gradient_norm", "seconds"} < rows[0][0].keys()
-    assert resume(broken).iterations == 12  # nothing left to do
+def test_a_run_that_explodes_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"PATIENCE": 3, "ROWS": 3, "STUCK": 0.0}.items():
+        monkeypatch.setattr(loop, name, value)
+    train(TINY, tmp_path / "run")
+    rows = rows_of(tmp_path / "run")
+    assert "growth" in rows[0]
+    (row,) = [row for row in rows if row["kind"] == "advice"]
+    assert row["step"] == 3
+    assert "outer.clip=0.5" in row["text"]
+    assert capsys.readouterr().err.count(row["text"]) == 1
 
 
 def test_training_learns_and_keeps_its_best(tmp_path: Path) -> None:
@@ -107,7 +135,7 @@ def test_training_learns_and_keeps_its_best(tmp_path: Path) -> None:
 
     learner = Learner.load(tmp_path / "run")
     in_sevens = replace(learner, config=replace(learner.config, chunk_size=7))
-    sampler = Sampler.of(stripes(split="val"), TINY.test_episodes, sampling.VALIDATION_SEED, "cpu", torch.float32)
+    sampler = Sampler.of(stripes(split="val"), TINY.test_episodes, VALIDATION_SEED, "cpu", torch.float32)
     assert mean(judge(in_sevens, sampler, 40).accuracy).mean == pytest.approx(best)
 
 
@@ -115,57 +143,9 @@ def test_the_interval_is_that_of_the_papers() -> None:
     assert mean(torch.tensor([0.0, 1.0, 1.0, 0.0])) == pytest.approx((0.5, 1.96 * 0.5 / 2))
 
 
-def test_numbers_that_are_not_finite_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = Sampler.__call__
-
-    def poisoned(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
-        task = draw(self, k, tasks, first)
-        if k == 4 and tasks == TINY.tasks:
-            task.support[0][2] = torch.inf
-        return task
-
-    monkeypatch.setattr(Sampler, "__call__", poisoned)
-    with pytest.raises(NonFiniteError, match="update 5: task 2: the inner gradient of window 0") as caught:
-        train(TINY, tmp_path / "run")
-    assert "The last good checkpoint, of iteration 4, is kept" in str(caught.value)
-    assert all(torch.isfinite(p).all() for p in Run(tmp_path / "run").load()["meta"].values())
-    monkeypatch.undo()
-    monkeypatch.setattr(sampling, "load", loading(stripes))
-    train(TINY, tmp_path / "clean")
-    resume(tmp_path / "run")
-    assert same_state(tmp_path / "clean", tmp_path / "run")
-
-
-def test_seeds_make_runs_and_nothing_else_does(tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    train(tiny(iterations=2), tmp_path / "a")
-    torch.manual_seed(6)
-    train(tiny(iterations=2), tmp_path / "b")
-    train(replace(tiny(iterations=2), seed=1), tmp_path / "c")
-    assert same_state(tmp_path / "a", tmp_path / "b")
-    assert not same_state(tmp_path / "a", tmp_path / "c")
-
-
 def test_what_cannot_be_trained(tmp_path: Path) -> None:
     with pytest.raises(MetastepError, match="9-way episodes need 9 classes"):
         train(replace(TINY, data=Data("stripes", ways=9, queries=2)), tmp_path / "ways")
-    train(tiny(iterations=1), tmp_path / "run")
-    with pytest.raises(MetastepError, match="holds a run already"):
-        train(TINY, tmp_path / "run")
-    with pytest.raises(MetastepError, match="is not there"):
-        resume(tmp_path / "absent")
-    Run(tmp_path / "run").last.write_bytes(b"garbage")
-    with pytest.raises(CheckpointError, match="damaged"):
-        resume(tmp_path / "run")
-    if not torch.cuda.is_available():
-        with pytest.raises(MetastepError, match="sees no GPU"):
-            train(replace(TINY, device="cuda"), tmp_path / "gpu")
-
-
-def test_two_processes_do_not_write_one_run(tmp_path: Path) -> None:
-    train(tiny(iterations=1), tmp_path / "run")
-    with Run(tmp_path / "run").lock(), pytest.raises(MetastepError, match="is writing this run"):
-        resume(tmp_path / "run")
 
 
 @pytest.mark.parametrize(("done", "expected"), [(0, 2.0 + 1.5 + 1.0 + 0.5), (2, 1.0 + 0.5)])
@@ -199,7 +179,7 @@ def test_too_few_classes_to_validate_with(tmp_path: Path, monkeypatch: pytest.Mo
     def few(split: str) -> Pictures:
         return stripes(split).only([0, 1]) if split == "val" else stripes()
 
-    monkeypatch.setattr(sampling, "load", loading(few))
+    monkeypatch.setattr(remembered, "load", loading(few))
     with pytest.raises(MetastepError, match=r"validation, on 2 held-out classes.* need 3 .*validation.every=0"):
         train(TINY, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -9,12 +9,13 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from metastep.cli import use as use_commands
-from metastep.train.fewshot import shipped
+from metastep.cli.evaluate import evaluate
+from metastep.train import presets
 from tests.data.test_commands import check_refused
 from tests.train.fewshot.use_helpers import drawings, fresh, write_bars, write_run
 
 app = typer.Typer()
-for command in (use_commands.evaluate, use_commands.classify, use_commands.report):
+for command in (evaluate, use_commands.classify, use_commands.report):
     app.command()(command)
 
 
@@ -32,7 +33,7 @@ def test_evaluate_prints_and_saves() -> None:
     write_run(Path("mine"))
     result = run("evaluate", "mine", "--episodes", 5)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "3-way 1-shot, 2 queries of each class; 5 episodes of stripes, test" in result.stdout
+    assert "3-way 1-shot, 2 queries of each class; 5 test episodes of stripes; best checkpoint" in result.stdout
     (saved,) = Path("mine/evaluations").iterdir()
     assert f"saved as {saved}" in result.stdout
     assert "0 to 100 %, ┊ chance 33.3 %" in result.stdout
@@ -72,7 +73,7 @@ def test_evaluate_other_settings_and_the_untrained_net() -> None:
 def test_the_checkpoint_that_was_really_taken_is_told(validated: bool, asked: str, taken: str, told: str) -> None:
     write_run(Path("mine"), best=validated)
     result = run("evaluate", "mine", "--episodes", 3, "--checkpoint", asked)
-    assert result.stdout.splitlines()[0].endswith(f"3 episodes of stripes, test{told}")
+    assert result.stdout.splitlines()[0].endswith(f"3 test episodes of stripes{told}")
     (saved,) = Path("mine/evaluations").iterdir()
     assert f"steps-{taken}-" in saved.name
     assert json.loads(saved.read_text())["checkpoint"] == taken
@@ -88,7 +89,7 @@ def test_a_learner_by_its_file_and_by_its_name(tmp_path: Path, monkeypatch: pyte
     fresh().save(tmp_path / "ours.safetensors")
     by_file = run("evaluate", "ours.safetensors", "--episodes", 3, "--json")
     check_refused(run("evaluate", "ours"), "'ours': there is no such run or learner")
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    monkeypatch.setattr(presets, "LEARNERS", tmp_path)
     by_name = run("evaluate", "ours", "--episodes", 3, "--json")
     assert json.loads(by_file.stdout)["accuracies"] == json.loads(by_name.stdout)["accuracies"]
     assert json.loads(by_file.stdout)["checkpoint"] == ""
@@ -113,7 +114,7 @@ def test_what_was_found_is_printed_even_if_it_cannot_be_saved() -> None:
     Path("mine/evaluations").write_text("in the way")
     result = run("evaluate", "mine", "--episodes", 3)
     assert result.exit_code == 0
-    assert "3 episodes of stripes" in result.stdout
+    assert "3 test episodes of stripes" in result.stdout
     assert "not saved: 'mine/evaluations': cannot be made" in result.stderr
 
 
@@ -122,7 +123,7 @@ def test_what_was_found_is_saved_even_if_nobody_reads_it(monkeypatch: pytest.Mon
         raise BrokenPipeError
 
     write_run(Path("mine"))
-    monkeypatch.setattr(use_commands, "print_evaluation", closed)
+    monkeypatch.setattr("metastep.cli.evaluate.print_evaluation", closed)
     run("evaluate", "mine", "--episodes", 3)
     assert len(list(Path("mine/evaluations").iterdir())) == 1
 
@@ -130,7 +131,7 @@ def test_what_was_found_is_saved_even_if_nobody_reads_it(monkeypatch: pytest.Mon
 def test_turned_classes_and_other_episodes_are_told() -> None:
     write_run(Path("mine"))
     told = run("evaluate", "mine", "--episodes", 3, "--rotations", "per_episode", "--seed", 7).stdout
-    assert "2 queries of each class, turned per_episode, seed 7; 3 episodes" in told
+    assert "2 queries of each class, turned per_episode, seed 7; 3 test episodes" in told
 
 
 @pytest.fixture
@@ -183,12 +184,13 @@ def test_report_says_what_is_not_in_it() -> None:
     Path("own/config.json").write_text(json.dumps(config))
     first, second = run("report", "own").stdout.splitlines()
     assert first == "report.html: 1 run"
-    assert second.startswith("Episodes, inner gradients and costs are not in it. own: this was trained with a net of")
+    assert second.startswith("Predictions and costs are not in it. own: this was trained with a net of")
 
 
 def test_report_refuses_in_one_line(tmp_path: Path) -> None:
     write_run(Path("mine"))
     check_refused(run("report", "absent"), "'absent': is not there")
-    for out in (tmp_path / "absent" / "x.html", tmp_path):
+    (tmp_path / "folder.html").mkdir()
+    for out in (tmp_path / "absent" / "x.html", tmp_path / "folder.html"):
         check_refused(run("report", "mine", "--out", out, "--episodes", 0), f"{str(out)!r}: cannot be written")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "mine"]

@@ -10,9 +10,8 @@ from PIL import Image
 
 from metastep.train.config import FewShot
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.train import Trained
-from metastep.train.metrics import Metrics
-from metastep.train.run import Run
+from metastep.train.record import Metrics
+from metastep.train.run import Run, Trained
 from tests.train.fewshot.helpers import TINY
 
 SIZE = 16

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from metastep.train import presets
+from metastep.train import presets, remembered
 from metastep.train.config import Scratch
-from metastep.train.transfer import reading, train as training
-from metastep.train.transfer.source import source_run
+from metastep.train.loop import train
+from metastep.train.transfer.building import source_run
 from tests.train.transfer.train_helpers import TINY, loading, tiny
 
 PRESETS = presets.transfer()
@@ -15,7 +15,7 @@ PRESETS = presets.transfer()
 
 @pytest.fixture
 def _stripes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "load", loading)
+    monkeypatch.setattr(remembered, "load", loading)
 
 
 @pytest.fixture
@@ -31,6 +31,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source that was trained before"""
     folder = tmp_path_factory.mktemp("source") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "load", loading)
-        training.train(source_run(TINY), folder)
+        patch.setattr(remembered, "load", loading)
+        train(source_run(TINY), folder)
     return folder

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metastep.train.transfer.features import Tapped
-from metastep.train.transfer.networks import Guidance, guidance
+from metastep.train.transfer.losses import Guidance, guidance
 
 SOURCE_LAYERS, TARGET_LAYERS = ("first", "second"), ("low", "high")
 

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import metastep as ms
-from metastep.core.counting import counting
-from metastep.core.memory import peak_bytes
+from metastep.core.counting import counting, peak_bytes
 from metastep.core.optimizers import State
 from metastep.core.trees import tree_flatten, tree_leaves
 from metastep.core.windows import InnerLoop, Window
-from metastep.train.transfer import lookahead
+from metastep.train.transfer import iteration as algorithm
 from metastep.train.transfer.features import Tapped, tap
 from metastep.train.transfer.iteration import Method, TransferState, initial_state, iteration
-from metastep.train.transfer.networks import Guidance, guidance
+from metastep.train.transfer.losses import Guidance, guidance
 from tests.train.transfer.helpers import batches, naive_transfer_loss, parts, pupil_by_hand
 
 RATES = {"sgd": (0.1, 0.08, 0.05), "adam": (1e-2, 8e-3, 5e-3)}
@@ -194,8 +193,8 @@ def test_work_of_an_iteration(name: str, products: int, gradients: int) -> None:
 def test_the_first_window_is_asked_for_its_mixed_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     for name in ("mixed", "exact_forward"):
-        product = getattr(lookahead, name)
-        monkeypatch.setattr(lookahead, name, lambda *a, n=name, p=product: asked.append(n) or p(*a))
+        product = getattr(algorithm, name)
+        monkeypatch.setattr(algorithm, name, lambda *a, n=name, p=product: asked.append(n) or p(*a))
     trained(METHODS["T=2"], *parts(), [0.1])
     assert asked == ["exact_forward", "exact_forward", "mixed"]  # from the last window to the first
 

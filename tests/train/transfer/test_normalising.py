@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp
 from torch.nn.functional import batch_norm
 
-from metastep.train.transfer.normalising import normalised
+from metastep.train.transfer.features import normalised
 
 SHAPES = [(6, 3, 4, 5), (4, 2), (5, 3, 7), (3, 2, 2, 3, 2)]
 

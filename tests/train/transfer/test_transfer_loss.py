@@ -7,12 +7,18 @@ from torch.func import functional_call
 
 from metastep.core.modules import parameters
 from metastep.errors import MetastepError
-from metastep.nets.resnet import ResNet18, ResNet34
-from metastep.nets.resnet32 import ResNet32
-from metastep.nets.vgg import VGG
+from metastep.nets.deep import VGG, ResNet18, ResNet32, ResNet34
 from metastep.train.transfer.features import Tapped, tap
-from metastep.train.transfer.networks import Matching, MetaNetworks, all_to_all, guidance, pairs_named
-from metastep.train.transfer.transfer_loss import guides, resized, transfer_loss
+from metastep.train.transfer.losses import (
+    Matching,
+    MetaNetworks,
+    all_to_all,
+    guidance,
+    guides,
+    pairs_named,
+    resized,
+    transfer_loss,
+)
 from tests.train.transfer.helpers import naive_resize, naive_transfer_loss, parts, pictures
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from metastep.core.registry import register
-from metastep.data.archives import read_named
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
+from metastep.data.files import read_named
 from metastep.data.images import resized
 from metastep.data.official import Half, PictureSplit, arrays_of, read_labelled_pack
 from metastep.data.registry import Download

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from metastep.core.registry import register
 from metastep.data.files import ASSETS
+from metastep.data.pictures import Split, listed_classes
 from metastep.data.sets.cifar100 import CIFAR100
-from metastep.data.splits import Split, listed_classes
 
 LISTS = json.loads((ASSETS / "cifar100_splits.json").read_text())
 

@@ -12,9 +12,8 @@ from PIL.Image import Resampling
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
 from metastep.data.files import first_existing, read_pack
-from metastep.data.images import resized, to_pixels
+from metastep.data.images import read_sheets, resized, to_pixels
 from metastep.data.official import arrays_of
-from metastep.data.packs import read_sheets
 from metastep.data.pictures import Pixels
 from metastep.data.sets.cub200 import CUB200
 

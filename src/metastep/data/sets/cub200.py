@@ -10,10 +10,9 @@ from metastep.core.registry import register
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.images import ToPixels, stretched
-from metastep.data.listed import find_parts, folder_of, lines_of, read_listed
-from metastep.data.official import PictureSplit
+from metastep.data.official import PictureSplit, find_parts, folder_of, lines_of, read_listed
+from metastep.data.pictures import PARTS, Part, Split, listed_classes
 from metastep.data.registry import RESEARCH
-from metastep.data.splits import PARTS, Part, Split, listed_classes
 
 ARCHIVE = "CUB_200_2011.tgz"
 

@@ -5,9 +5,8 @@ import numpy as np
 from metastep.core.registry import register
 from metastep.data.files import ASSETS, read_pack
 from metastep.data.images import resized
-from metastep.data.pictures import Labelled, Pictures, labelled_at
+from metastep.data.pictures import Labelled, Pictures, Split, classes_by_share, labelled_at
 from metastep.data.registry import DataSet
-from metastep.data.splits import Split, classes_by_share
 
 LEVELS = 16  # of ink above the paper's 0
 POOL, CHOICES = 40, 20  # of each class for training and for validation; the rest, some 120, are the test

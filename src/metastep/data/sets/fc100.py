@@ -6,9 +6,9 @@ No superclass is in two splits, so the classes of a test are unlike those of tra
 from collections.abc import Sequence
 
 from metastep.core.registry import register
+from metastep.data.pictures import PARTS, Split, listed_classes
 from metastep.data.sets.cifar100 import CIFAR100
 from metastep.data.sets.cifar_fs import LISTS
-from metastep.data.splits import PARTS, Split, listed_classes
 
 
 @register("dataset", "fc100")

@@ -16,9 +16,8 @@ from metastep.core.registry import register
 from metastep.data.cache import Arrays
 from metastep.data.files import ASSETS, read_pack
 from metastep.data.images import resized
-from metastep.data.pictures import Labelled, Pictures
+from metastep.data.pictures import PARTS, Labelled, Pictures, Split, parts_of
 from metastep.data.registry import DataSet
-from metastep.data.splits import PARTS, Split, parts_of
 
 FILE = ASSETS / "glyphs.npz"
 SIDE = 28
@@ -47,7 +46,7 @@ class Glyphs(DataSet):
     side, channels = SIDE, 1
 
     def read_classes(self, split: Split) -> Pictures:
-        """In the order of SCRIPTS and of their code points"""
+        """Return classes in the order of SCRIPTS and of their code points."""
         scripts = {script for part in parts_of(split) for script in SCRIPTS[part]}
         return self._of(_asset(), scripts, slice(None))
 

@@ -3,22 +3,18 @@
 import csv
 import io
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from metastep.core.registry import register
-from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
-from metastep.data.errors import missing, problem
-from metastep.data.files import entries, exists, fingerprint, read_pack
-from metastep.data.images import open_picture, resized, to_pixels
-from metastep.data.packs import cut_sheet
-from metastep.data.pictures import Pictures, Pixels, joined
-from metastep.data.progress import Progress, counted
+from metastep.data.errors import Progress, counted, missing, problem
+from metastep.data.files import entries, exists, fingerprint, read_members, read_pack
+from metastep.data.images import open_picture, resized, sheets, to_pixels
+from metastep.data.pictures import PARTS, Part, Pictures, Pixels, Split, joined, parts_of
 from metastep.data.registry import RESEARCH, ClassSplit
-from metastep.data.splits import PARTS, Part, Split, parts_of
 from metastep.errors import how_many
 
 SIDE, PER_CLASS = 84, 600
@@ -98,19 +94,15 @@ def _decode(source: tuple[Path, ...], part: Part, progress: Progress) -> Arrays:
 
 
 def _from_packs(packs: tuple[Path, ...]) -> _Labelled:
-    """Each pack holds one sheet per class; its `label`s index the `wnid`s of the whole split."""
+    """The `label`s of a pack index the `wnid`s of the whole split."""
     for path in packs:
-        pack = read_pack(path, ("blob", "offset", "count", "hw", "label", "wnid", "image_no"))
-        starts = np.cumsum([0, *pack["count"]])
-        whole = len(pack["label"]) == len(pack["image_no"]) == starts[-1] and len(pack["offset"]) == len(starts)
-        if not whole or tuple(pack["hw"]) != (SIDE, SIDE) or max(pack["label"]) >= len(pack["wnid"]):
-            raise problem(path, f"does not hold labelled pictures of {SIDE}x{SIDE}", "Copy it again")
-        for i, (start, end) in enumerate(pairwise(starts)):
-            wnid = str(pack["wnid"][pack["label"][start]])
-            sheet = pack["blob"][pack["offset"][i] : pack["offset"][i + 1]].tobytes()
-            tiles = cut_sheet(sheet, f"{path}/{wnid}", end - start, SIDE)
-            for number, tile in zip(pack["image_no"][start:end], tiles, strict=True):
-                yield wnid, f"{wnid}{number:08d}.jpg", tile
+        pack = read_pack(path, ("count", "label", "wnid", "image_no"))
+        whole = len(pack["label"]) == len(pack["image_no"]) == pack["count"].sum()
+        if not whole or max(pack["label"]) >= len(pack["wnid"]):
+            raise problem(path, "has other labels than pictures", "Copy it again")
+        pictures = chain.from_iterable(sheets(path, SIDE))
+        for wnid, number, pixels in zip(pack["wnid"][pack["label"]], pack["image_no"], pictures, strict=True):
+            yield str(wnid), f"{wnid}{number:08d}.jpg", pixels
 
 
 def _from_tree(path: Path, part: Part) -> _Labelled:

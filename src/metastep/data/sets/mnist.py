@@ -8,8 +8,7 @@ from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.files import read_idx
 from metastep.data.images import resized
-from metastep.data.listed import find_parts
-from metastep.data.official import Half, PictureSplit, arrays_of
+from metastep.data.official import Half, PictureSplit, arrays_of, find_parts
 from metastep.data.registry import Download
 
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -53,5 +52,5 @@ class MNIST(PictureSplit):
 def _half(images: Path, labels: Path, size: int) -> Half:
     pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
     if len(pixels) != len(numbers) or numbers.max(initial=0) > 9:
-        raise problem(labels, "has other labels than the pictures beside it", "Get it again")
+        raise problem(labels, "has other labels than the pictures next to it", "Get it again")
     return resized(pixels[:, None], size), numbers

@@ -8,16 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from metastep.core.registry import register
-from metastep.data.archives import read_members
 from metastep.data.cache import Arrays, cached
-from metastep.data.errors import problem
-from metastep.data.files import fingerprint, first_existing, read_pack
+from metastep.data.errors import Progress, counted, problem, silent
+from metastep.data.files import fingerprint, first_existing, read_members, read_pack
 from metastep.data.images import open_picture, require_room
-from metastep.data.listed import find_parts
-from metastep.data.pictures import Pictures, Pixels
-from metastep.data.progress import Progress, counted, silent
+from metastep.data.official import find_parts
+from metastep.data.pictures import Pictures, Pixels, Sizes, Split, split_classes
 from metastep.data.registry import ClassSplit, Download
-from metastep.data.splits import Sizes, Split, split_classes
 from metastep.errors import how_many
 
 SIDE, DRAWINGS = 105, 20

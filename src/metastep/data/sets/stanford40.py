@@ -4,8 +4,7 @@ from pathlib import Path
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
-from metastep.data.listed import find_parts, lines_of, read_listed
-from metastep.data.official import PictureSplit
+from metastep.data.official import PictureSplit, find_parts, lines_of, read_listed
 
 PICTURES, LISTS = "Stanford40_JPEGImages.zip", "Stanford40_ImageSplits.zip"
 

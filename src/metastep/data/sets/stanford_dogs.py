@@ -4,9 +4,7 @@ from pathlib import Path
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
-from metastep.data.listed import find_parts, folder_of, list_file, read_listed
-from metastep.data.matlab import read_cell_texts
-from metastep.data.official import PictureSplit
+from metastep.data.official import PictureSplit, find_parts, folder_of, list_file, read_cell_texts, read_listed
 from metastep.data.registry import RESEARCH
 
 LISTS = ("train_list.mat", "test_list.mat")

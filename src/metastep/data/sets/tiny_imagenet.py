@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 from metastep.core.registry import register
-from metastep.data.archives import member_names, read_named
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
-from metastep.data.listed import read_listed
-from metastep.data.official import PictureSplit
+from metastep.data.files import member_names, read_named
+from metastep.data.official import PictureSplit, read_listed
 from metastep.data.registry import RESEARCH
 
 NAME = "tiny-imagenet-200"

@@ -1,6 +1,6 @@
-"""Chains of convolution, BatchNorm and ReLU with a linear head: derivatives by hand, for many tasks at once.
+"""Differentiate chains of convolution, BatchNorm and ReLU with a linear head by hand, for many tasks at once.
 
-Few-shot learning spends its time on such nets, with other parameters for each task. Their loss, gradient and
-second-order product are written out once (`algebra`), on four operators that exist in PyTorch (`plain`, for every
-device and precision) and as Triton kernels (`launch` and `kernels`, for a GPU; imported only where one is used).
+Few-shot learning spends its time on such nets, with different parameters for each task. `algebra` writes out their
+loss, gradient and second-order product once, in terms of four operators. `plain` implements the operators in PyTorch
+for every device and precision. `launch` and `kernels` implement them in Triton; they are imported only for a GPU.
 """

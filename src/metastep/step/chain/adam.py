@@ -1,6 +1,6 @@
-"""Adam of a fused problem: n steps that share a gradient are one pass over φ, m, v and g, and so is their pullback.
+"""Run Adam for a fused problem. n steps that share a gradient take one pass over φ, m, v and g; so does their pullback.
 
-Without weight decay in the gradient, the moments after k steps of a window do not depend on the way of φ:
+Without weight decay in the gradient, the moments after k steps of a window do not depend on the path of φ:
 
     m_k = β₁ᵏ m + (1 − β₁ᵏ) g        v_k = β₂ᵏ v + (1 − β₂ᵏ) g²        φ ← (1 − ηω) φ − η m̂_k / (√v̂_k + ε)
 """
@@ -24,13 +24,13 @@ BLOCK = 512
 
 @triton.jit
 def _unbiased(before, k, POWER: tl.constexpr):
-    """1 − βᵗ of the t-th step in all, in double precision: it is small at first"""
+    """Return 1 − βᵗ for step t, counted from the start. It is small at first, hence double precision."""
     return (1.0 - tl.exp((before + k) * POWER)).to(tl.float32)
 
 
 @triton.jit
 def _step(m, v, g, before, k: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr):
-    """m_k, v_k, m̂_k, √v̂_k"""
+    """Return m_k, v_k, m̂_k and √v̂_k."""
     m = B1**k * m + (1 - B1**k) * g
     v = B2**k * v + (1 - B2**k) * g * g
     return m, v, m / _unbiased(before, k, P1), tl.sqrt(v / _unbiased(before, k, P2))
@@ -62,7 +62,7 @@ def pullback_kernel(
     B1: tl.constexpr, B2: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Last step first; √ has slope 0 at 0, as in `metastep.core.optimizers`"""
+    """Write the cotangents, from the last step to the first. √ has slope 0 at 0, as in `metastep.core.optimizers`."""
     follow(CHAINED)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = at < length
@@ -90,7 +90,7 @@ def pullback_kernel(
 
 @dataclass(frozen=True)
 class Passes:
-    """Both passes over a window of `number` steps"""
+    """Launch both passes over a window of `number` steps."""
 
     lr: float
     kept: float  # of φ in each step
@@ -99,11 +99,11 @@ class Passes:
     number: int
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """φ, m, v, g and the steps before -> φ, m, v"""
+        """Map φ, m, v, g and the number of earlier steps to φ, m, v."""
         return self._launch(adam_kernel, inputs, 3)
 
     def pullback(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """m, v, g, the steps before, and cotangents of φ, m, v -> cotangents of φ, m, v, g"""
+        """Map m, v, g, the number of earlier steps and cotangents of φ, m, v to cotangents of φ, m, v, g."""
         return self._launch(pullback_kernel, inputs, 4)
 
     def _launch(self, kernel: Any, inputs: tuple[Tensor, ...], number: int) -> tuple[Tensor, ...]:
@@ -129,7 +129,7 @@ class _Window(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        # A function of its own, because what was saved is wrapped here by the transforms of torch.func
+        # A separate function, because the transforms of torch.func wrap the saved tensors here.
         return None, *_Pullback.apply(ctx.passes, *ctx.saved_tensors, *cotangents), None  # type: ignore[no-untyped-call]
 
 
@@ -150,12 +150,12 @@ class _Pullback(torch.autograd.Function):
 
 @dataclass(frozen=True, repr=False)
 class FusedAdam(AdamW):
-    """For one parameter tensor on a GPU, with rates that are numbers, and no weight decay in the gradient."""
+    """Run Adam for one parameter tensor on a GPU, with rates that are numbers and no weight decay in the gradient."""
 
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
-        (lr, b1, b2, eps, weight_decay), *_ = rates  # numbers, so all alike
+        (lr, b1, b2, eps, weight_decay), *_ = rates  # numbers, so equal for all tensors
         passes = Passes(lr, 1 - lr * weight_decay, eps, (b1, b2), len(rates))
-        # Of several tasks it is one number; `_unbiased` wants it in double precision.
+        # One number for all tasks. `_unbiased` needs it in double precision.
         before = step.double() if isinstance(step, Tensor) else p.new_full((), step, dtype=torch.float64)
         moved, m, v = _Window.apply(passes, p, *memory, g, before)  # type: ignore[no-untyped-call]
         return moved, [m, v]

@@ -1,4 +1,4 @@
-"""Parts of a sum, each written by a program of its own, are added up: always in one order, so alike in every run."""
+"""Add up the parts of a sum that separate programs wrote. The order is fixed, so every run gives the same bits."""
 
 import triton
 import triton.language as tl
@@ -6,8 +6,8 @@ from torch import Tensor
 
 from metastep.step.chain.kernels.following import follow, kernel
 
-BLOCK = 128  # entries of one program: what a warp loads at a time
-TOGETHER = tl.constexpr(16)  # parts that are asked for before the first of them has come
+BLOCK = 128  # entries of one program: what a warp loads at once
+TOGETHER = tl.constexpr(16)  # parts that are requested before the first arrives
 
 
 @kernel("parts", "per")
@@ -15,7 +15,7 @@ def add_kernel(
     x, out, parts, per, length, part_stride, stride, group_stride, out_stride,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """out[group, task, i] = Σ x[part, task, i] over the `per` parts of a group"""
+    """Set out[group, task, i] = Σ x[part, task, i] over the `per` parts of a group."""
     follow(CHAINED)
     group, task = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -29,7 +29,7 @@ def add_kernel(
 
 
 def add(parts: Tensor, out: Tensor) -> None:
-    """(parts, tasks, length) into (groups, tasks, length), in which the last axis is contiguous"""
+    """Add (parts, tasks, length) into (groups, tasks, length). The last axis of both is contiguous."""
     (groups, tasks, length), number = out.shape, len(parts)
     add_kernel[(triton.cdiv(length, BLOCK), groups, tasks)](
         parts, out, number, triton.cdiv(number, groups), length, *parts.stride()[:2], *out.stride()[:2], BLOCK,
@@ -38,7 +38,7 @@ def add(parts: Tensor, out: Tensor) -> None:
 
 
 def at_most(number: int, sums: Tensor) -> Tensor:
-    """No more sums than that, of (tasks, sums, …): neighbours are added up"""
+    """Return at most `number` sums of (tasks, sums, …). Neighbours are added up."""
     (tasks, given, *each), per = sums.shape, triton.cdiv(sums.shape[1], number)
     if per == 1:
         return sums

@@ -1,14 +1,14 @@
-"""Loss, gradient and second-order product of a chain, written out; every array has a leading task axis.
+"""Compute loss, gradient and second-order product of a chain. Every array has a leading task axis.
 
-A dot (ṗ, here `p_t`) is the derivative along one direction of the parameters. Without a direction, all that ends in
-`_t` is None and the same lines give the gradient; with one they give its derivative, H·direction: forward over reverse.
+A dot (ṗ, here `p_t`) is the derivative along one direction of the parameters. Without a direction, every `_t` is None
+and the same lines give the gradient. With one they give its derivative, H·direction (forward over reverse).
 
     z = conv(a⁻, w)      ẑ = (z − μ)·r      n = γẑ + β      a = max(n, 0)          r = 1/√(σ² + ε)
     ż = conv(ȧ⁻, w) + conv(a⁻, ẇ)      ẑ˙ = r(ż − mean ż − ẑ·q)      q = mean ẑż      ṙ = −r²q
     dz = rγe       e = dn − mean dn − ẑ·mean(dn·ẑ)        dn = da·[n > 0]      dβ = Σdn      dγ = Σdn·ẑ
     dż = (ṙγ + rγ̇)e + rγė      ė = dṅ − mean dṅ − ẑ˙·mean(dn·ẑ) − ẑ·mean(dṅ·ẑ + dn·ẑ˙)
 
-A bias before BatchNorm is taken away again with the mean: it is not read, and its gradient is 0.
+BatchNorm subtracts a bias before it together with the mean. Such a bias is not read, and its gradient is 0.
 """
 
 from typing import Any, NamedTuple, Protocol, Self
@@ -19,44 +19,44 @@ from metastep.step.chain.chain import Block, Chain, Head, Slot
 
 
 class Layer(NamedTuple):
-    """What a block made; whether z is normalised here or wherever it is read is the operators' choice"""
+    """Hold the output of a block. The operators choose whether z is normalised here or by its readers."""
 
     block: Block
     z: Tensor
     z_t: Tensor | None
-    norm: Any  # whatever the operators normalise it with
-    saved: Any = None  # what they want to see again
+    norm: Any  # what the operators need to normalise z
+    saved: Any = None  # what they need again in the backward
 
 
 class Cotangent(NamedTuple):
-    """dn of a block, or the dz that the operators have made of it"""
+    """Hold dn of a block, or the dz that the operators computed from it."""
 
     dn: Tensor
     dn_t: Tensor | None
-    sums: Any  # whatever the operators need to go through BatchNorm with
+    sums: Any  # what the operators need for the backward of BatchNorm
 
 
 class Judged(NamedTuple):
-    sums: Tensor  # (tasks, parts, 2): of losses and of hits; added up only where somebody asks
+    sums: Tensor  # (tasks, parts, 2): of losses and of hits; `means` adds them up
     pictures: int
     back: Cotangent
 
     @property
     def means(self) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy of each task"""
+        """Return loss and accuracy of each task."""
         loss, accuracy = (self.sums.sum(1) / self.pictures).unbind(1)
         return loss, accuracy
 
 
 class Parameters(NamedTuple):
-    """φ of all tasks, (tasks, length), and a direction; a kernel finds a task alike in either"""
+    """Hold φ of all tasks, (tasks, length), and a direction. Kernels use the same offsets for both."""
 
     flat: Tensor
     flat_t: Tensor | None
 
     @classmethod
     def of(cls, flat: Tensor, flat_t: Tensor | None = None) -> Self:
-        """Where all tasks start from one θ, `flat` is that one, expanded: read as it is, unless beside a direction"""
+        """Return parameters. `flat` may be one θ, expanded for all tasks; with a direction it is made contiguous."""
         return cls(flat, None) if flat_t is None else cls(flat.contiguous(), flat_t.contiguous())
 
     def pair(self, slot: Slot) -> tuple[Tensor, Tensor | None]:
@@ -64,17 +64,17 @@ class Parameters(NamedTuple):
 
 
 class Operators(Protocol):
-    """`out` (tasks, length) takes gradients, or their derivatives where there is a direction, each in its slot."""
+    """Compute layers. `out` (tasks, length) takes gradients, or their derivatives if there is a direction, by slot."""
 
     def room(self, flat: Tensor) -> Tensor:
-        """`out`; where nothing will be written, it is 0"""
+        """Return `out`. It is 0 in places that nothing writes."""
 
     def forward(self, block: Block, before: Layer | Tensor, params: Parameters) -> Layer: ...
 
     def head(self, head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged: ...
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
-        """May run beside what follows: what it returns must be kept until `wait_for`"""
+        """Start the gradient. It may run concurrently: keep the returned object until `wait_for`."""
 
     def data_gradient(
         self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor
@@ -84,7 +84,7 @@ class Operators(Protocol):
 
 
 def judge(operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: Tensor, out: Tensor) -> Judged:
-    """Forward alone, each layer let go of once it was seen; the head has begun to write into `out`"""
+    """Run the forward pass alone, and free each layer after its use. The head already writes into `out`."""
     layer: Layer | Tensor = x
     for block in chain.blocks:
         layer = operators.forward(block, layer, params)
@@ -95,9 +95,9 @@ def judge(operators: Operators, chain: Chain, params: Parameters, x: Tensor, y: 
 def differentiate(
     operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
 ) -> tuple[Judged, Tensor]:
-    """The losses of all tasks and ∂L/∂φ (tasks, length); with a direction flat_t, (∂²L/∂φ²)·flat_t in its place
+    """Return the losses of all tasks, and ∂L/∂φ (tasks, length) or, with a direction flat_t, (∂²L/∂φ²)·flat_t.
 
-    x (tasks, pictures, height, width, channels), y (tasks, pictures)
+    x is (tasks, pictures, height, width, channels), and y is (tasks, pictures).
     """
     params = Parameters.of(flat, flat_t)
     out, layers = operators.room(params.flat), list[Layer]()
@@ -105,7 +105,7 @@ def differentiate(
         layers.append(operators.forward(block, layers[-1] if layers else x, params))
     judged = operators.head(chain.head, layers[-1], params, y, out)
     back, pending = judged.back, []
-    while layers:  # each is let go of once it was used
+    while layers:  # each is freed after its use
         layer = layers.pop()
         before = layers[-1] if layers else x
         pending.append(operators.weight_gradient(before, layer, back, out))

@@ -1,4 +1,4 @@
-"""Sums of products: a derivative of one has two terms, by the product rule."""
+"""Compute sums of products. The derivative of a product has two terms, by the product rule."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -10,50 +10,50 @@ from torch import Tensor
 from metastep.step.chain.chain import Block
 
 Term = tuple[Tensor, Tensor]
-Pair = tuple[Tensor, Tensor | None]  # a, and ȧ where there is a direction
+Pair = tuple[Tensor, Tensor | None]  # a, and ȧ if there is a direction
 
-ROWS = 2048  # 0.5 MB of 64 channels
+ROWS = 2048  # 0.5 MB at 64 channels
 
 
 class Convolution(Protocol):
-    """z = conv(a, w), and what dz is to w and to a, of pairs that are added up
+    """Compute sums of z = conv(a, w) over pairs, and of its gradients by w and by a.
 
-    Arrays are (tasks, rows, channels), where positions of all pictures of a task are rows.
+    Arrays are (tasks, rows, channels). Rows are the positions of all pictures of a task.
     """
 
     def seen(self, block: Block, a: Tensor) -> Tensor:
-        """What the others want of a"""
+        """Return the form of a that the other methods take."""
 
     def convolved(self, block: Block, *terms: Term) -> Tensor:
-        """z of pairs (seen a, w)"""
+        """Return z of pairs (seen a, w)."""
 
     def to_weight(self, block: Block, *terms: Term) -> Tensor:
-        """dw of pairs (seen a, dz)"""
+        """Return dw of pairs (seen a, dz)."""
 
     def to_input(self, block: Block, *terms: Term) -> Tensor:
-        """da of pairs (dz, w)"""
+        """Return da of pairs (dz, w)."""
 
 
 def product_rule(a: Pair, b: Pair) -> list[Term]:
-    """What the derivative of a product is the sum of, aḃ + ȧb; without a direction, ab"""
+    """Return the factors of aḃ + ȧb, the derivative of a product; without a direction, those of ab."""
     if b[1] is None:
         return [(a[0], b[0])]
     return [(a[0], b[1]), *([] if a[1] is None else [(a[1], b[0])])]
 
 
 def products(terms: Sequence[Term]) -> Tensor:
-    """Σ ab of pairs, for each task"""
+    """Return Σ ab over pairs, for each task."""
     (a, b), *rest = terms
     return reduce(lambda total, term: total.baddbmm_(*term), rest, torch.bmm(a, b))
 
 
 def added(parts: list[Tensor]) -> Tensor:
-    """Their sum, in the place of the first"""
+    """Add all parts to the first, in place."""
     return reduce(torch.Tensor.add_, parts)
 
 
 def mean_product(*terms: Term) -> Tensor:
-    """Σ a·b of pairs, its mean over rows: some at a time, so that products need no room and stay in the cache"""
+    """Return Σ a·b over pairs, as a mean over rows. Chunks of rows keep the products in the cache."""
     rows, sums = terms[0][0].shape[1], []
     for i in range(0, rows, ROWS):
         (a, b), *rest = [(a[:, i : i + ROWS], b[:, i : i + ROWS]) for a, b in terms]

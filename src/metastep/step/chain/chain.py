@@ -1,4 +1,4 @@
-"""Which nets are chains, and where each of their parameters lies in one flat vector."""
+"""Find out whether a net is a chain, and the place of each parameter in one flat vector."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -7,30 +7,29 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from metastep.core.layers import SamePad, ShiftNorm
-from metastep.core.modules import parameters
+from metastep.core.modules import SamePad, ShiftNorm, parameters
 from metastep.errors import MetastepError
 
 
 class NotAChainError(MetastepError):
-    """The net is made otherwise; says how"""
+    """Report how a net differs from a chain."""
 
 
 class Slot(NamedTuple):
-    """Where a parameter lies: its place in the flat vector, and its shape there (not the module's, see `to_flat`)"""
+    """Place a parameter in the flat vector, with its shape there (not the module's: see `to_flat`)."""
 
     name: str
     start: int
     shape: tuple[int, ...]
 
     def of(self, flat: Tensor) -> Tensor:
-        """This parameter of every task, (tasks, *shape): a view of flat (tasks, size)"""
+        """Return this parameter of every task, (tasks, *shape), as a view of flat (tasks, size)."""
         end = self.start + torch.Size(self.shape).numel()
         return flat[:, self.start : end].view(-1, *self.shape)
 
 
 class Block(NamedTuple):
-    """Convolution, BatchNorm on batch statistics, ReLU, and maybe max-pooling; before ReLU it is the same"""
+    """Describe convolution, BatchNorm on batch statistics, ReLU and optional max-pooling, before or after ReLU."""
 
     inputs: int
     outputs: int
@@ -38,23 +37,23 @@ class Block(NamedTuple):
     out_size: int  # after the convolution
     kernel: int
     stride: int
-    padding: int  # before; behind, as much as `out_size` needs
+    padding: int  # before; after it as much as `out_size` needs
     eps: float
     weight: Slot  # (kernel · kernel · inputs, outputs): the rows in the order of a patch, channels last
-    bias: Slot | None  # BatchNorm takes it away again: its gradient is 0
+    bias: Slot | None  # BatchNorm subtracts it: its gradient is 0
     scale: Slot | None  # None: 1
     shift: Slot
-    pool: int = 1  # side of the windows that the largest is taken of
-    keeps_edge: bool = False  # whether what is left over at the edge is a smaller window, or in none
+    pool: int = 1  # side of the max-pooling windows
+    keeps_edge: bool = False  # whether the rest at the edge is a smaller window, or dropped
 
     @property
     def behind(self) -> int:
-        """Rows and columns of zeros that the last patch sees"""
+        """Return the rows and columns of zeros in the last patch."""
         return max(0, (self.out_size - 1) * self.stride + self.kernel - self.padding - self.size)
 
     @property
     def seen_size(self) -> int:
-        """Of what the next block sees"""
+        """Return the size of the input of the next block."""
         return (self.out_size + (self.pool - 1 if self.keeps_edge else 0)) // self.pool
 
 
@@ -66,7 +65,7 @@ class Head(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A net as data"""
+    """Describe a net as data."""
 
     blocks: tuple[Block, ...]
     head: Head
@@ -78,7 +77,7 @@ class Chain(NamedTuple):
         yield from (self.head.weight, self.head.bias)
 
     def to_flat(self, params: dict[str, Tensor]) -> Tensor:
-        """θ by name -> (length,); weights are turned so that what a kernel reads together lies together"""
+        """Return θ as a vector (length,). Weights are permuted so that a kernel reads adjacent numbers."""
         flat = next(iter(params.values())).new_zeros(self.length)
         for slot in self.slots():
             value = params[slot.name]
@@ -86,7 +85,7 @@ class Chain(NamedTuple):
         return flat
 
     def from_flat(self, flat: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(length,) -> tensors by name, shaped as those of the module"""
+        """Return the tensors of a vector (length,) by name, with the shapes of the module."""
         return {slot.name: self._turned_back(slot, slot.of(flat[None])[0], like[slot.name]) for slot in self.slots()}
 
     def _turned(self, slot: Slot, value: Tensor) -> Tensor:
@@ -104,11 +103,11 @@ class Chain(NamedTuple):
         return value
 
 
-ALIGNED = 16  # floats: Triton reads several at once where it knows that addresses are such multiples
+ALIGNED = 16  # floats: Triton reads several at once from addresses that are known multiples
 
 
 class _Layout:
-    """Gives every parameter its place, one after the other"""
+    """Assign places to parameters, one after the other."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -120,7 +119,7 @@ class _Layout:
 
 
 def chain_of(module: nn.Module, size: int) -> Chain:
-    """The chain that `module` is, for square pictures of `size`; NotAChainError says where it is something else."""
+    """Return the chain that `module` is for square pictures of `size`, or raise NotAChainError with the difference."""
     steps, pictures = list(_steps(module)), size
     layout, blocks, head = _Layout(), [], None
     while steps:
@@ -152,7 +151,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def _steps(module: nn.Module) -> Iterator[Step]:
-    """The layers in the order of the forward pass, by name; each must see what the one before it made, and no more"""
+    """Return the layers by name in the order of the forward pass. Each must read only the output of the one before."""
     if any(getattr(part, kind) for part in module.modules() for kind in HOOKS) or any(
         getattr(torch.nn.modules.module, f"_global{kind}") for kind in HOOKS
     ):
@@ -161,7 +160,7 @@ def _steps(module: nn.Module) -> Iterator[Step]:
         raise NotAChainError("the forward pass of one of its modules was replaced")
     try:
         graph = _Tracer().trace(module)
-    except Exception as error:  # whatever a user's forward does with what are not tensors here
+    except Exception as error:  # a user's forward may do anything with proxies
         raise NotAChainError(f"its forward pass depends on its values ({type(error).__name__})") from None
     before: fx.Node | None = None
     for node in graph.nodes:
@@ -195,7 +194,7 @@ def _step(module: nn.Module, node: fx.Node) -> Step:
 
 
 def _around(steps: list[Step], size: int) -> tuple[tuple[int, int], list[Step]]:
-    """Zeros before and behind by a layer of its own in front of a convolution, and the steps after that layer"""
+    """Return the zeros that a padding layer in front of a convolution adds on both sides, and the later steps."""
     (name, pad), *rest = steps
     if not isinstance(pad, SamePad | nn.ZeroPad2d) or not rest or not isinstance(rest[0][1], nn.Conv2d):
         return (0, 0), steps

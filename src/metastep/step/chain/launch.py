@@ -1,4 +1,4 @@
-"""The operators of a chain on a GPU: shapes and grids for the kernels."""
+"""Launch the operators of a chain on a GPU: choose shapes and grids of the kernels."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from metastep.errors import MetastepError
+from metastep.step.capture import aside, wait_for
 from metastep.step.chain.adding import add, at_most
 from metastep.step.chain.algebra import Cotangent, Judged, Layer, Parameters
 from metastep.step.chain.chain import Block, Chain, Head, NotAChainError
@@ -18,16 +19,15 @@ from metastep.step.chain.kernels.forward import forward_kernel, pool_kernel
 from metastep.step.chain.kernels.head import head_kernel
 from metastep.step.chain.kernels.statistics import FEW, join_kernel
 from metastep.step.chain.kernels.tiles import NORM_ROWS
-from metastep.step.streams import aside, wait_for
 
-FEW_CHANNELS = 8  # a patch of so few is read as a whole
-SOME = 16  # channels that one program joins sums of: more programs end sooner
-ROWS = 2**22  # that kernels can count, see `tiles.position`
-INDICES = 2**31  # of one task's pictures, in 32 bits
+FEW_CHANNELS = 8  # with so few, a patch is read as a whole
+SOME = 16  # channels per program that joins sums: more programs end sooner
+ROWS = 2**22  # the limit of `tiles.position`
+INDICES = 2**31  # the limit of 32 bits for the pictures of one task
 
 
 def require_kernels(chain: Chain) -> None:
-    """The kernels want powers of two"""
+    """Require powers of two, which the kernels need."""
     for block in chain.blocks:
         if block.pool > 8:
             raise NotAChainError(f"max-pooling of {block.pool}×{block.pool} windows: the kernels are for up to 8×8")
@@ -46,7 +46,7 @@ def require_kernels(chain: Chain) -> None:
 
 
 class Tile(NamedTuple):
-    """What a program takes at a time of the rows, and of the channels of which it does not take all"""
+    """Give the rows, and the channels of the summed dimension, that a program reads at a time."""
 
     rows: int
     channels: int
@@ -55,19 +55,19 @@ class Tile(NamedTuple):
 
 
 class WeightTile(NamedTuple):
-    """The same of a weight gradient, and how its sum over all rows is parted among programs"""
+    """Give the same for a weight gradient, and how its sum over rows is split among programs."""
 
     rows: int
     channels: int
     warps: int = 4
     stages: int = 3
-    taps: int = 1  # share what is read of dz, where a kernel's taps can be so parted
-    part: int = 512  # rows times taps that one program sums over, at least
-    programs: int = 1024  # at most: each writes a gradient of its own, to be added up
+    taps: int = 1  # taps that share one read of dz
+    part: int = 512  # rows times taps of one program, at least
+    programs: int = 1024  # at most: each writes a partial gradient
 
 
 class Tiles(NamedTuple):
-    """Of each kernel; where patches are read as a whole, channels do not matter"""
+    """Give the tiles of each kernel. If patches are read as a whole, channels do not matter."""
 
     forward: Tile
     patch_forward: Tile
@@ -78,7 +78,7 @@ class Tiles(NamedTuple):
     before_norm: Tile
 
 
-# The fastest of those that were measured on an H200, for blocks of so many filters or fewer
+# The fastest measured on an H200, for blocks of at most so many filters.
 TILES = {
     32: Tiles(
         forward=Tile(64, 32, warps=2), patch_forward=Tile(128, 64), data=Tile(64, 32),
@@ -94,10 +94,10 @@ TILES = {
 
 
 class Norm(NamedTuple):
-    """What those who read z make A, B, … of, in the order in which kernels take it"""
+    """Hold what readers of z compute A, B, … from, in the order of the kernels' arguments."""
 
     sums: Tensor  # (tasks, blocks, 4, channels)
-    numbers: Tensor  # as `tiles.norm_of` reads them; the first reader of z writes them for the way back
+    numbers: Tensor  # for `tiles.norm_of`; the first reader of z writes them for the backward
     scale: Tensor
     shift: Tensor
     scale_t: Tensor
@@ -110,15 +110,15 @@ class Norm(NamedTuple):
 
 @dataclass
 class Seen:
-    """z and ż that the next block reads, and which of their windows they were"""
+    """Hold z and ż for the next block, and their places in the pooling windows."""
 
     z: Tensor
     z_t: Tensor | None
-    places: Tensor  # of bytes; of no meaning where nothing is pooled
-    ready: tuple[Tensor, Tensor | None] | None = None  # a and ȧ, where a kernel had z in its hands to make them
+    places: Tensor  # bytes; unused without pooling
+    ready: tuple[Tensor, Tensor | None] | None = None  # a and ȧ, if the kernel that wrote z computed them too
 
     def take(self) -> tuple[Tensor, Tensor | None] | None:
-        """Once: the next convolution alone wants a and ȧ, and the way back may have their memory"""
+        """Return a and ȧ once. Only the next convolution reads them; the backward may reuse their memory."""
         ready, self.ready = self.ready, None
         return ready
 
@@ -126,7 +126,7 @@ class Seen:
 @dataclass(frozen=True)
 class TritonOperators:
     precision: str = "tf32"  # of the products: bf16, tf32, tf32x3 or ieee
-    tiles: Tiles | None = None  # for all blocks; by their filters, if left out
+    tiles: Tiles | None = None  # for all blocks; None chooses by their filters
     pictures: int = 16
     features: int = 64
 
@@ -176,7 +176,7 @@ class TritonOperators:
         tasks, pictures = z.shape[:2]
         size = _tile(pictures, self.pictures)
         blocks = triton.cdiv(pictures, size)
-        # One block writes its gradient where it belongs; of several, the parts are added up afterwards.
+        # A single part is written to its place in `out`. Several parts are added up afterwards.
         start, length = head.weight.start, out.shape[1] - head.weight.start
         parts = out[None, :, start:] if blocks == 1 else out.new_empty(blocks, tasks, length)
         judged, sums = z.new_empty(tasks, blocks, 2), z.new_empty(tasks, blocks, 4, channels)
@@ -193,9 +193,9 @@ class TritonOperators:
         return Judged(judged, pictures, self._cotangent(last, dn, dn_t, sums, out))
 
     def weight_gradient(self, before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> Any:
-        """Nothing waits for it, and small ones leave most of a GPU idle: it goes beside the gradient of the data
+        """Run concurrently with the gradient of the data. Nothing waits for it, and it may leave a GPU mostly idle.
 
-        That of the first block has none to go beside: it follows at once.
+        In the first block there is no gradient of the data, so it runs at once.
         """
         block, slot, tasks = layer.block, layer.block.weight.of(out), len(out)
         rows, few = layer.z[0, ..., 0].numel(), _columns(block) > 0
@@ -235,9 +235,9 @@ class TritonOperators:
         )  # fmt: skip
 
     def wait_for(self, pending: list[Any]) -> None:
-        if len(pending) > 1:  # the last of them was not aside
+        if len(pending) > 1:  # the last one did not run concurrently
             wait_for(pending[0][-1].dn.device, "weights")
-        pending.clear()  # only now may others have the memory
+        pending.clear()  # only now may the memory be reused
 
     def data_gradient(self, before: Layer, layer: Layer, back: Cotangent, params: Parameters, out: Tensor) -> Cotangent:
         block, (w, w_t), (below, below_t, norm) = layer.block, params.pair(layer.block.weight), _source(before)
@@ -256,9 +256,9 @@ class TritonOperators:
         return self._cotangent(before, dn, dn_t, sums, out)
 
     def _cotangent(self, layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> Cotangent:
-        """dz, where it is read more than once, else dn and what to make dz by.
+        """Return dz if it is read more than once, otherwise dn and what its reader computes dz from.
 
-        Whoever makes it writes the gradients of BatchNorm's parameters on the way.
+        The kernel that computes dz also writes the gradients of BatchNorm's parameters.
         """
         block, rows, sums = layer.block, layer.z[0, ..., 0].numel(), at_most(FEW.value, sums)
         inputs = _cotangent_inputs(layer, dn, dn_t, sums, out)
@@ -275,7 +275,7 @@ class TritonOperators:
 
 
 def _norm(block: Block, sums: Tensor, rows: int, per: int, params: Parameters) -> Norm:
-    """Of sums over blocks of `per` rows, made those over longer ones until there are few"""
+    """Join sums over blocks of `per` rows until few are left."""
     (scale, scale_t), (shift, shift_t) = params.pair(block.scale or block.shift), params.pair(block.shift)
     (tasks, blocks, _, channels), dual = sums.shape, shift_t is not None
     while blocks > FEW.value:
@@ -287,7 +287,7 @@ def _norm(block: Block, sums: Tensor, rows: int, per: int, params: Parameters) -
 
 
 def _cotangent_inputs(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tensor, out: Tensor) -> tuple[Any, ...]:
-    """What dz is made of, and where the gradients of BatchNorm's parameters go"""
+    """Return the inputs of dz, and the outputs for the gradients of BatchNorm's parameters."""
     (block, z, z_t, norm, saved), shift = layer, layer.block.shift
     slots = shift.of(out), (block.scale or shift).of(out), (block.bias or shift).of(out)
     sizes = sums.shape[1], out.stride(0), block.scale is not None, block.bias is not None
@@ -295,26 +295,26 @@ def _cotangent_inputs(layer: Layer, dn: Tensor, dn_t: Tensor | None, sums: Tenso
 
 
 def _ready_source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm, bool]:
-    """The same, as it is convolved; whether there is nothing left to normalise"""
+    """Return the source as it is convolved, and whether it is already normalised."""
     src, src_t, norm = _source(before)
     ready = before.saved.take() if isinstance(before, Layer) else None
     return (*ready, norm, True) if ready else (src, src_t, norm, False)
 
 
 def _source(before: Layer | Tensor) -> tuple[Tensor, Tensor | None, Norm]:
-    """What a block reads, and what to normalise it with; pictures are read as they are"""
+    """Return the input of a block, and what normalises it. Pictures are not normalised."""
     if isinstance(before, Layer):
         return before.saved.z, before.saved.z_t, before.norm
     return before, None, Norm(*6 * (before,), rows=1, per=1, eps=0.0, scaled=False)
 
 
 def _pair(room: Tensor, direction: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Room for an array and, where there is a direction, for its derivative"""
+    """Allocate an array and, if there is a direction, its derivative."""
     return room, None if direction is None else torch.empty_like(room)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
-    """A kernel must be given something, even if it will not look at it"""
+    """Return a tensor or its substitute: a kernel needs every argument, even if it does not read it."""
     return other if tensor is None else tensor
 
 
@@ -327,7 +327,7 @@ def _shared_taps(tile: WeightTile, block: Block) -> int:
 
 
 def _columns(block: Block) -> int:
-    """Of a whole patch, where it is read as one; else 0"""
+    """Return the columns of a patch that is read as a whole, else 0."""
     few = block.inputs <= FEW_CHANNELS
     return max(16, triton.next_power_of_2(block.kernel**2 * block.inputs)) if few else 0
 

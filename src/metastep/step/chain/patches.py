@@ -1,4 +1,4 @@
-"""The convolution of a block for many tasks at once: their patches side by side (im2col), in one batched product."""
+"""Convolve for many tasks at once: collect their patches (im2col) for one batched product."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,7 +8,7 @@ from metastep.step.chain.chain import Block
 
 
 def seen(block: Block, a: Tensor) -> Tensor:
-    """The patch that each output position sees: (tasks, rows, kernel · kernel · channels)"""
+    """Return the patch of each output position: (tasks, rows, kernel · kernel · channels)."""
     (p, q), k, s, n = (block.padding, block.behind), block.kernel, block.stride, block.size
     pictures = a.view(a.shape[0], -1, n, n, block.inputs)
     patches = F.pad(pictures, (0, 0, p, q, p, q)).unfold(2, k, s).unfold(3, k, s)
@@ -26,7 +26,7 @@ def to_weight(block: Block, *terms: Term) -> Tensor:
 
 
 def to_input(block: Block, *terms: Term) -> Tensor:
-    """Every entry is added where it was read: the transpose of `seen`"""
+    """Add every entry at the position that it was read from: the transpose of `seen`."""
     columns = products([(d, w.mT) for d, w in terms])
     p, k, s, n, size = block.padding, block.kernel, block.stride, block.out_size, block.size
     patches = columns.view(columns.shape[0], -1, n, n, k, k, block.inputs)

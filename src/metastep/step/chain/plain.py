@@ -1,7 +1,8 @@
-"""The operators of a chain in PyTorch. Any device and precision; what kernels must equal.
+"""Implement the operators of a chain in PyTorch, for any device and precision. They specify the kernels.
 
-Positions of all pictures of a task are rows, so that arrays are (tasks, rows, channels) and numbers for each channel
-(tasks, 1, channels). What is read more than once is kept: a layer's z is ẑ here, and a cotangent's dn is dz.
+Rows are the positions of all pictures of a task: arrays are (tasks, rows, channels), numbers per channel are
+(tasks, 1, channels). Here the z of a layer is stored as ẑ, and the dn of a cotangent as dz, because both are read more
+than once.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from metastep.step.chain.chain import Block, Head, Slot
 
 
 class Norm(NamedTuple):
-    """r, q, γ and β, each (tasks, 1, channels)"""
+    """Hold r, q, γ and β, each (tasks, 1, channels)."""
 
     rstd: Tensor
     cross: Tensor | None
@@ -27,13 +28,13 @@ class Norm(NamedTuple):
 
 class Kept(NamedTuple):
     by: Convolution
-    seen: Pair  # what that wants of a⁻ and ȧ⁻
-    activation: Pair  # a and ȧ, as the next block sees them
-    places: Tensor | None  # where the largest of each window was, where they are pooled
+    seen: Pair  # its form of a⁻ and ȧ⁻
+    activation: Pair  # a and ȧ, the input of the next block
+    places: Tensor | None  # of the largest entry of each window, if there is pooling
 
 
-# Numbers in the patches of a task. Conv4 with 64 filters, gradient of one task, CPU ms of one thread by patches and as
-# a whole: 5 pictures 2.8 and 3.6, 12 pictures 5.6 and 5.0, 25 pictures 12 and 9, 75 pictures 25 and 18.
+# Numbers in the patches of a task. Conv4 with 64 filters, gradient of one task, ms of one CPU thread by patches and by
+# a whole convolution: 5 pictures 2.8 and 3.6, 12 pictures 5.6 and 5.0, 25 pictures 12 and 9, 75 pictures 25 and 18.
 MANY = 400_000
 room = torch.zeros_like
 
@@ -51,14 +52,14 @@ def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
 
 
 def convolution_for(block: Block, a: Tensor) -> Convolution:
-    """By patches, but where one task has many, on a CPU"""
+    """Return the convolution by patches, or a whole one for a task with large patches on a CPU."""
     pictures = a.numel() // (block.size**2 * block.inputs)
     many = pictures * block.out_size**2 * block.kernel**2 * block.inputs > MANY
     return whole if len(a) == 1 and many and a.device.type == "cpu" and whole.serves(block) else patches
 
 
 def _normalise(z: Tensor, eps: float) -> Tensor:
-    """z becomes ẑ; r. By two means: torch.var_mean over rows takes 50 times as long on a CPU"""
+    """Turn z into ẑ in place and return r. Two means are 50 times as fast as torch.var_mean over rows on a CPU."""
     z.sub_(z.mean(1, keepdim=True))
     rstd = torch.rsqrt(mean_product((z, z)) + eps)
     z.mul_(rstd)
@@ -66,7 +67,7 @@ def _normalise(z: Tensor, eps: float) -> Tensor:
 
 
 def _normalise_t(z_hat: Tensor, z_t: Tensor | None) -> Tensor | None:
-    """ż becomes ẑ˙/r; q"""
+    """Turn ż into ẑ˙/r in place and return q."""
     if z_t is None:
         return None
     z_t.sub_(z_t.mean(1, keepdim=True))
@@ -84,7 +85,7 @@ def _activation(z_hat: Tensor, z_hat_t: Tensor | None, norm: Norm) -> Pair:
 
 
 def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor | None]:
-    """The largest a of each window, ȧ there, and where that is"""
+    """Return the largest a of each window, ȧ at the same place, and the place."""
     if block.pool == 1:
         return (a, a_t), None
     largest, places = F.max_pool2d(
@@ -95,7 +96,7 @@ def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor |
 
 
 def _unpooled(layer: Layer, d: Tensor) -> Tensor:
-    """d where the largest of each window was, else 0: the transpose of `_pooled`"""
+    """Return d at the largest entry of each window and 0 elsewhere: the transpose of `_pooled`."""
     block, places = layer.block, layer.saved.places
     if places is None:
         return d
@@ -105,7 +106,7 @@ def _unpooled(layer: Layer, d: Tensor) -> Tensor:
 
 
 def _rows(maps: Tensor, like: Tensor) -> Tensor:
-    """(pictures of all tasks, channels, positions) as (tasks, rows, channels)"""
+    """Reshape (pictures of all tasks, channels, positions) to (tasks, rows, channels)."""
     return maps.transpose(1, 2).reshape(len(like), -1, like.shape[-1])
 
 
@@ -131,7 +132,7 @@ def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) ->
 
 
 def weight_gradient(before: Layer | Tensor, layer: Layer, back: Cotangent, out: Tensor) -> None:
-    del before  # what was seen of it was kept
+    del before  # its patches were kept
     block, saved = layer.block, layer.saved
     block.weight.of(out).copy_(saved.by.to_weight(block, *product_rule(saved.seen, (back.dn, back.dn_t))))
 
@@ -144,11 +145,11 @@ def data_gradient(before: Layer, layer: Layer, back: Cotangent, params: Paramete
 
 
 def wait_for(pending: list[None]) -> None:
-    del pending  # all is done at once here
+    del pending  # nothing runs concurrently here
 
 
 def _cotangent(layer: Layer, da: Tensor, da_t: Tensor | None, out: Tensor) -> Cotangent:
-    """dz and dż from da; the sums of dn on the way are the gradients of γ and β"""
+    """Return dz and dż from da. The sums of dn on the way are the gradients of γ and β."""
     block, norm, z_hat, z_hat_t = layer.block, layer.norm, layer.z, layer.z_t
     a, (scale, scale_t) = layer.saved.activation[0], norm.scale
     dn, gain = _unpooled(layer, _where_open(da.view_as(a), a)), norm.rstd * scale
@@ -164,7 +165,7 @@ def _cotangent(layer: Layer, da: Tensor, da_t: Tensor | None, out: Tensor) -> Co
 
 
 def _without(d: Tensor, mean: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
-    """d − mean − Σ array · number, in the place of d"""
+    """Return d − mean − Σ array · number, in place."""
     d.sub_(mean)
     for array, number in parts:
         d.addcmul_(array, number, value=-1)
@@ -178,13 +179,13 @@ def _write_sums(block: Block, out: Tensor, shift: Tensor, scale: Tensor, rows: i
 
 
 def _where_open(d: Tensor, a: Tensor) -> Tensor:
-    """d where a > 0, else 0, in the place of d: ReLU's derivative, in one pass"""
+    """Set d to 0 where a is not positive, in place and in one pass: the backward of ReLU."""
     masked: Tensor = torch.ops.aten.threshold_backward.grad_input(d, a, 0, grad_input=d)
     return masked
 
 
 def _wide(params: Parameters, slot: Slot | None) -> Pair:
-    """A parameter of each channel beside arrays, (tasks, 1, channels); 1 where there is none"""
+    """Return a parameter of each channel as (tasks, 1, channels), or 1 if there is none."""
     if slot is None:
         return params.flat.new_ones(1, 1, 1), None if params.flat_t is None else params.flat.new_zeros(1, 1, 1)
     value, value_t = params.pair(slot)

@@ -1,7 +1,7 @@
-"""Few-shot learning with a chain, as a problem of the core: φ of all tasks of a batch is one tensor, (tasks, length).
+"""State few-shot learning with a chain as a problem of the core. φ of all tasks is one tensor (tasks, length).
 
-The core needs no change for it. Tasks share nothing, so the gradient of the sum of their losses is the gradient of
-each; dynamics act entry by entry, so they do not see that there are many tasks.
+The core needs no change. Tasks are independent, so the gradient of the sum of their losses contains the gradient of
+each. Inner optimizers act entry by entry, so several tasks are the same to them as one.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,15 @@ from metastep.core.windows import InnerLoop, Problem, Task
 from metastep.errors import MetastepError
 from metastep.step.chain.algebra import Operators, Parameters, differentiate, judge
 from metastep.step.chain.chain import Chain
+from metastep.step.mapped import joined
 
 T = TypeVar("T")
 Batch = tuple[Tensor, Tensor]
 Tensors = tuple[Tensor, ...]
-Judgement = tuple[Tensor, dict[str, Tensor]]  # an outer loss, and metrics of each task
+Judgement = tuple[Tensor, dict[str, Tensor]]  # the outer loss, and metrics of each task
 
-# Bytes. States of a few tasks fit, but not the patches of their queries: those go through task by task if need be.
-# Conv4 with 64 filters, 5-way 1-shot with 15 queries, CPU ms of one thread for each task, by ones, twos, fours, eights:
+# Bytes. States of a few tasks fit, but not the patches of their queries: those may run task by task.
+# Conv4 with 64 filters, 5-way 1-shot with 15 queries, ms of one CPU thread per task for 1, 2, 4 and 8 tasks at a time:
 # MAML 113, 97, 89, 94, Multi-step(4) 59, 55, 42, 42; with 16 filters: 46, 28, 23, 18 and 18, 12, 11, 10.
 CACHE = 10**7
 
@@ -37,24 +38,24 @@ CACHE = 10**7
 def gradient(
     operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, flat_t: Tensor | None = None
 ) -> Tensors:
-    """∂L/∂φ, or (∂²L/∂φ²)·flat_t"""
+    """Return ∂L/∂φ, or (∂²L/∂φ²)·flat_t."""
     return differentiate(operators, chain, flat, x, y, flat_t)[1:]
 
 
 def judged_gradient(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
-    """Loss and accuracy of each task, and ∂L/∂φ"""
+    """Return loss and accuracy of each task, and ∂L/∂φ."""
     judged, found = differentiate(operators, chain, flat, x, y)
     return *judged.means, found
 
 
 def value(operators: Operators, chain: Chain, flat: Tensor, x: Tensor, y: Tensor) -> Tensors:
-    """Loss and accuracy of each task"""
+    """Return loss and accuracy of each task."""
     params = Parameters.of(flat)
     return judge(operators, chain, params, x, y, operators.room(params.flat)).means
 
 
 def by_cache(chain: Chain, function: Callable[..., Tensors], flat: Tensor, x: Tensor, *more: Tensor) -> Tensors:
-    """The function of as many tasks at a time as the cache of a CPU holds"""
+    """Apply the function to as many tasks at a time as fit into the cache of a CPU."""
     size, given = tasks_at_a_time(chain, x), (flat, x, *more)
     if size >= len(x):
         return function(*given)
@@ -63,7 +64,7 @@ def by_cache(chain: Chain, function: Callable[..., Tensors], flat: Tensor, x: Te
 
 
 def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
-    """By the largest array, the patches of a block"""
+    """Return the number of tasks whose largest array, the patches of a block, fits into the cache."""
     if x.is_cuda:
         return len(x)
     patches = max(block.out_size**2 * block.kernel**2 * block.inputs for block in chain.blocks)
@@ -71,7 +72,7 @@ def tasks_at_a_time(chain: Chain, x: Tensor) -> int:
 
 
 def fused_problem(chain: Chain, operators: Operators) -> Problem:
-    """θ is `chain.to_flat(parameters)`; a task is a whole batch of stacked tasks."""
+    """Return the problem. θ is `chain.to_flat(parameters)`, and its one task is a batch of stacked tasks."""
 
     smallest = min(block.out_size for block in chain.blocks) ** 2
 
@@ -90,7 +91,7 @@ def fused_problem(chain: Chain, operators: Operators) -> Problem:
         return of_each(gradient, params, batch, *direction)[-1]
 
     def product(params: Tensor, meta: Tree, batch: Batch, direction: Tensor) -> tuple[Tensor, Tree]:
-        return derivative(params, meta, batch, direction), hollow_like(meta)  # the losses of a chain do not see θ
+        return derivative(params, meta, batch, direction), hollow_like(meta)  # the losses of a chain do not contain θ
 
     def outer_loss(params: Tensor, meta: Tree, task: Task) -> Judgement:
         return _judgement(*of_each(value, params, task.query))
@@ -100,7 +101,7 @@ def fused_problem(chain: Chain, operators: Operators) -> Problem:
         return (grad, hollow_like(meta)), _judgement(*found)
 
     windows = every_window(ByHand(inner_loss, derivative, product))
-    outer = OuterByHand(outer_loss, outer_gradients)
+    outer = OuterByHand(outer_loss, outer_gradients, partial(torch.linalg.vector_norm, dim=1))
     return Problem(lambda meta, task: meta.expand(task_count(task), -1), windows, outer)
 
 
@@ -109,7 +110,7 @@ def _judgement(loss: Tensor, accuracy: Tensor) -> Judgement:
 
 
 def dot_of_each(a: Tensor, b: Tensor) -> Tensor:
-    """⟨a, b⟩ of each task, (tasks, 1)"""
+    """Return ⟨a, b⟩ of each task, (tasks, 1)."""
     return (a * b).sum(1, keepdim=True)
 
 
@@ -130,27 +131,30 @@ def mean_over_tasks(
         if (kind := (first.device, first.dtype)) not in places:
             places[kind] = Places.of(chain, params_of(meta))
         theta, stacked = flattened(meta, places[kind].to_flat), _stacked(chain, tasks)
-        # φ, v, g and Λ of each, and as much between them. More gain little, for more memory than a hand-written loop.
+        grown: list[Tensor | None] = []
+        # φ, v, g and Λ of each task, and as much again. More tasks gain little and take more memory than a hand loop.
         at_once = number if first.is_cuda else max(1, CACHE // (8 * tree_leaves(theta)[0].nbytes))
         size = chunk_size or at_once
 
         def part(i: int) -> Tree:
             some = map_tree(lambda x: x[i : i + size], stacked)
-            with session():  # there is nobody's function to look at
+            with session():  # no user's function to check
                 found = estimator(for_each(theta, task_count(some)) if apart else theta, some)
             measured.append(found.metrics)
+            grown.append(found.growth)
             return map_tree(lambda grad: grad.sum(0), found.grad) if apart else found.grad
 
         total = reduce(add, map(part, range(0, number, size)))
         metrics = map_tree(lambda *parts: torch.cat(parts), *measured) if len(measured) > 1 else measured[0]
         mean = map_tree(lambda grad: grad / number, total)
-        return Estimate(metrics["loss"].mean(), named(mean, meta, places[kind].from_flat), metrics)
+        grad = named(mean, meta, places[kind].from_flat)
+        return Estimate(metrics["loss"].mean(), grad, metrics, None, joined(grown))
 
     return where_meta_is(estimate)
 
 
 def where_meta_is(function: Callable[..., T]) -> Callable[..., T]:
-    """Of (…, meta, tasks), without a graph: kernels are launched on the current device, which must be θ's"""
+    """Call a function of (…, meta, tasks) without a graph, on the device of θ. Kernels start on the current device."""
 
     @wraps(function)
     @torch.no_grad()
@@ -162,7 +166,7 @@ def where_meta_is(function: Callable[..., T]) -> Callable[..., T]:
 
 
 class FusedJudge(NamedTuple):
-    """Loss and accuracy on the queries of each task, by the inner loop of a fused problem"""
+    """Compute loss and accuracy on the queries of each task by the inner loop of a fused problem."""
 
     chain: Chain
     loop: InnerLoop
@@ -174,7 +178,7 @@ class FusedJudge(NamedTuple):
 
     @where_meta_is
     def after_each_window(self, meta: Tree, tasks: Task) -> list[dict[str, Tensor]]:
-        """The first is before any"""
+        """Return the metrics before the first window, and after each window."""
         theta, stacked = self._flat(meta, tasks)
         state = self.loop.begin(theta, stacked)
         found = [self._measured(state, theta, stacked)]
@@ -192,7 +196,7 @@ class FusedJudge(NamedTuple):
 
 
 def flattened(meta: Tree, to_flat: Callable[[dict[str, Tensor]], Tensor]) -> Tree:
-    """θ as one vector, and so each part of a memory beside it; a number there is one of length 1"""
+    """Return θ, and each part of a memory next to it, as vectors. A number becomes a vector of length 1."""
     if params_of(meta) is meta:
         return to_flat(meta)
     memory = {i: to_flat(part) if isinstance(part, dict) else part.view(1) for i, part in meta["memory"].items()}
@@ -200,7 +204,7 @@ def flattened(meta: Tree, to_flat: Callable[[dict[str, Tensor]], Tensor]) -> Tre
 
 
 def named(flat: Tree, meta: Tree, from_flat: Callable[[Tensor, dict[str, Tensor]], dict[str, Tensor]]) -> Tree:
-    """The same back, in the shape of `meta`"""
+    """Return vectors of `flattened` in the structure of `meta`."""
     if params_of(meta) is meta:
         return from_flat(flat, meta)
     like = meta["params"]
@@ -213,12 +217,12 @@ def for_each(theta: Tree, tasks: int) -> Tree:
 
 
 class Places(NamedTuple):
-    """What `to_flat` and `from_flat` do, as numbers: then each is one pass instead of one for every parameter"""
+    """Hold `to_flat` and `from_flat` as indices, so that each takes one pass instead of one per parameter."""
 
-    names: tuple[str, ...]  # the order in which parameters are joined, whichever they come in
-    into: Tensor  # (length,): which entry of them, from 1; 0 fills up
+    names: tuple[str, ...]  # the order of the parameters in the vector
+    into: Tensor  # (length,): index of the entry, from 1; 0 is padding
     back: Tensor
-    zero: Tensor  # what it fills up with, (1,)
+    zero: Tensor  # the padding, (1,)
 
     @classmethod
     def of(cls, chain: Chain, meta: dict[str, Tensor]) -> Self:
@@ -249,4 +253,4 @@ def _channels_last(chain: Chain, x: Tensor, y: Tensor) -> Batch:
             f"pictures {tuple(x.shape[2:])} for a net that was prepared for {(first.inputs, first.size, first.size)}: "
             "give it pictures of that shape, or prepare it for these."
         )
-    return x.permute(0, 1, 3, 4, 2).contiguous(), y.contiguous()  # kernels count on it
+    return x.permute(0, 1, 3, 4, 2).contiguous(), y.contiguous()  # kernels require it

@@ -1,5 +1,6 @@
-"""Whether hand-written derivatives serve a few-shot problem, and what computes them."""
+"""Decide whether hand-written derivatives serve a few-shot problem, and what computes them."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Served:
-    """A description that the hand-written derivatives serve, for pictures of one size."""
+    """Hold a problem that the hand-written derivatives serve, for pictures of one size."""
 
     def __init__(self, gradient: "MetaGradient", chain: Chain, operators: Operators, how: str) -> None:
         self.gradient, self.chain, self.operators, self.path = gradient, chain, operators, f"derivatives by hand, {how}"
@@ -39,7 +40,7 @@ class Served:
 
     @cached_property
     def loop(self) -> InnerLoop:
-        """The inner loop of all tasks at once: their parameters are one tensor"""
+        """Return the inner loop of all tasks at once. Their parameters are one tensor."""
         gradient, problem = self.gradient, fused_problem(self.chain, self.operators)
         if gradient.batch:
             problem = in_batches(problem, gradient.batch, axis=1, shuffled=gradient.shuffled)
@@ -48,15 +49,15 @@ class Served:
 
     @property
     def _method(self) -> Method:
-        """The method, with a solver that keeps tasks apart"""
+        """Return the method with a solver that keeps tasks apart."""
         method, solver = self.gradient.method, getattr(self.gradient.method, "solver", None)
         return replace(method, solver=replace(solver, dot=dot_of_each)) if solver else method  # type: ignore[type-var]
 
-    def estimate(self, chunk_size: int | None) -> Any:
-        """A function (meta, tasks) -> Estimate"""
-        found = mean_over_tasks(
-            self.chain, self._method.estimator(self.loop), chunk_size, apart=compares_with_theta(self.gradient.method)
-        )
+    @cached_property
+    def estimate(self) -> Callable[[Tree, Any], Estimate]:
+        """Return a function (meta, tasks) -> Estimate. It is made once: its first call reads the layout of θ."""
+        gradient, estimator = self.gradient, self._method.estimator(self.loop)
+        found = mean_over_tasks(self.chain, estimator, gradient.chunk_size, apart=compares_with_theta(gradient.method))
 
         def estimate(meta: Tree, tasks: Any) -> Estimate:
             estimate = found(meta, tasks)
@@ -66,11 +67,11 @@ class Served:
 
     @property
     def judging(self) -> FusedJudge:
-        """Loss and accuracy on the queries, at the end of the inner loop or after each window"""
+        """Return what computes loss and accuracy on the queries, at the end of the inner loop or after each window."""
         return FusedJudge(self.chain, self.loop)
 
     def judge(self, meta: Tree, tasks: Any) -> Estimate:
-        """The outer loss and the metrics alone"""
+        """Return the outer loss and the metrics alone."""
         metrics = self.judging.at_the_end(meta, tasks)
         return Estimate(metrics["loss"].mean(), (), self._named(metrics))
 
@@ -79,7 +80,7 @@ class Served:
         return {"loss": metrics["loss"], **dict.fromkeys(wanted, metrics["accuracy"])}
 
     def require_values(self, meta: Tree, tasks: Any) -> None:
-        """Refuse values that a kernel would not complain about."""
+        """Refuse values that a kernel would silently accept."""
         self.few_shot.theta(params_of(meta))
         first, parameter, ways = tree_leaves(meta)[0], parameter_of(self.few_shot), self.chain.head.ways
         if parameter.is_cuda and (first.device, first.dtype) != (parameter.device, parameter.dtype):
@@ -109,7 +110,7 @@ def parameter_of(few_shot: FewShot) -> Tensor:
 
 
 def compares_with_theta(method: Method) -> bool:
-    """Whether the estimator subtracts φ from θ (Reptile), so that θ needs a task axis too"""
+    """Return whether the estimator subtracts φ from θ (Reptile), so that θ needs a task axis too."""
     return hasattr(method, "keep_memory")
 
 
@@ -139,7 +140,7 @@ def require_served(gradient: "MetaGradient") -> FewShot:
 
 
 def is_cross_entropy(loss: Any) -> bool:
-    """The function, or the module with its defaults"""
+    """Return whether a loss is cross-entropy: the function, or the module with its defaults."""
     if loss is cross_entropy:
         return True
     plain = nn.CrossEntropyLoss()
@@ -148,7 +149,7 @@ def is_cross_entropy(loss: Any) -> bool:
 
 
 def operators_for(chain: Chain, parameter: Tensor) -> tuple[Operators, str]:
-    """What a chain is computed with where `parameter` is, in words too"""
+    """Return the operators for the device of `parameter`, and their name."""
     if parameter.dtype not in (torch.float32, torch.float64):
         raise NotAChainError(f"parameters are {parameter.dtype}")
     if not parameter.is_cuda or parameter.dtype == torch.float64:
@@ -166,13 +167,13 @@ def operators_for(chain: Chain, parameter: Tensor) -> tuple[Operators, str]:
 
 
 def for_kernels(dynamics: InnerOptimizer, params: Tensor) -> InnerOptimizer:
-    """The same dynamics, by one kernel if there is one for it and for where `params` is"""
+    """Return the inner optimizer as one kernel if there is one for it and for the device of `params`."""
     served = params.is_cuda and params.dtype == torch.float32 and find_spec("triton") is not None
     return in_one_pass(dynamics) if served else dynamics
 
 
 def in_one_pass(dynamics: InnerOptimizer) -> InnerOptimizer:
-    """SGD with momentum, or Adam, as one kernel, if their rates are numbers; for one float32 tensor on a GPU"""
+    """Return SGD with momentum or Adam as one kernel, if the rates are numbers: for one float32 tensor on a GPU."""
     if not all(is_number(rate) for rate in _rates(dynamics)):
         return dynamics
     options = {field.name: getattr(dynamics, field.name) for field in fields(dynamics)}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""SGD of a fused problem: n steps that share a gradient are one pass over φ, v and g, and so is their pullback."""
+"""Run SGD for a fused problem. n steps that share a gradient take one pass over φ, v and g; so does the pullback."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from metastep.core.optimizers import SGD
 from metastep.step.chain.kernels.following import follow, kernel
 
 BLOCK = 1024
-Rows = Sequence[Sequence[float]]  # of a matrix: outputs by inputs
+Rows = Sequence[Sequence[float]]  # a matrix: outputs by inputs
 
 
 @kernel()
@@ -22,7 +22,7 @@ def combination_kernel(
     row0, row1, row2, step0, step1, step2, length,
     INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """y = C x, entry by entry; x may be one row, or one number, for all"""
+    """Set y = C x for each entry. x may be one row, or one number, for all."""
     follow(CHAINED)
     row, i = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, at = i < length, row * length + i
@@ -59,7 +59,7 @@ class _Combination(torch.autograd.Function):
     @staticmethod
     def forward(rows: Rows, *inputs: Tensor) -> tuple[Tensor, ...]:
         for x in inputs:
-            if _is_hollow(x):  # what stands for a gradient is there for the pullback: nobody will look at the values
+            if _is_hollow(x):  # a placeholder for a gradient: nothing reads its values
                 return tuple(x for _ in rows)
         return combined(rows, inputs)
 
@@ -74,7 +74,7 @@ class _Combination(torch.autograd.Function):
 
 @dataclass(frozen=True, repr=False)
 class FusedSGD(SGD):
-    """For one parameter tensor on a GPU, with momentum and rates that are numbers."""
+    """Run SGD for one parameter tensor on a GPU, with momentum and rates that are numbers."""
 
     def _combine(self, inputs: Sequence[Tensor], rows: Rows) -> Sequence[Tensor]:
         return _Combination.apply(rows, *inputs)  # type: ignore[no-untyped-call, no-any-return]

@@ -1,4 +1,4 @@
-"""Whether kernels start before those before them have ended: what a launch says to Triton, and to the GPU."""
+"""Let kernels start before the previous kernel has ended, by options for Triton's launches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,13 +6,13 @@ from functools import cache
 
 import torch
 
-HOPPER = (9, 0)  # the first that can
+HOPPER = (9, 0)  # the first that supports it
 _apart = False
 
 
 @contextmanager
 def one_after_the_other() -> Iterator[None]:
-    """For a profiler: of a kernel that started early it takes the waiting for work"""
+    """Turn early starts off for a profiler, which would count the waiting of an early kernel as work."""
     global _apart
     before, _apart = _apart, True
     try:

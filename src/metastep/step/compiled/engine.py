@@ -1,7 +1,7 @@
 """The compiled engine: sweeps as plans, compared with autograd at calls 1, 2, 4, 8, …
 
 What cannot be traced, differs from autograd, or needs more than four plans runs as without `compile=True`, and the
-path says why.
+path says why. On a GPU, a plan takes all tasks at once, and its third call is captured in a CUDA graph.
 """
 
 import time
@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from metastep.core.checks import require_other_names
-from metastep.core.derivatives import is_transformed
+from metastep.core.derivatives import is_captured, is_transformed
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.random import Generators, generators, set_generators
 from metastep.core.tasks import task_count
 from metastep.core.trees import Tree, map_tree, norm, tree_flatten, tree_leaves, tree_unflatten
 from metastep.errors import MetastepError, first_line
+from metastep.step.capture import Record, recorded_by_cuda
 from metastep.step.compiled.frozen import Frozen
 from metastep.step.compiled.graphs import UntraceableError
 from metastep.step.compiled.inductor import Build, built, interpreted, unavailable
-from metastep.step.compiled.plan import DrawsError, Found, Plan
+from metastep.step.compiled.plan import DrawsError, Found, Plan, Replayed
 from metastep.step.memory import Memory, in_bytes
 
 PLANS = 4
@@ -30,13 +31,17 @@ MAPPED = 64  # tasks at a time, at most
 
 # How far a result may be from autograd's, relative. Sums in another order make 1e-7 to 1e-4 of it in loops that are
 # stable (float32; 100 steps of a ReLU net: 1e-4). In others it may be as far as SLACK times what autograd's own result
-# moves if θ moves by ROUNDING times its rounding error, which is what sums of a thousand terms lose.
+# moves if θ moves by ROUNDING times its rounding error, which is what sums of a thousand terms lose. On a GPU,
+# convolutions of float32 are TF32's unless that is switched off.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+COARSE = 1e-2  # in other precisions, and in float32 on a GPU
 ROUNDING, SLACK = 32, 4.0
 
 # Seconds of the processor to compile a plan for the first time: 12 to 15 for perceptrons of 142 to 668 nodes, 51 to 54
 # for a transformer of 2,284 and a Conv4 of 1,322. Another process finds it on disk, and takes a tenth of it.
 COLD, NODES = 10.0, 50
+
+SLOW = 1.2  # times as long as without compiling, which a path tells
 
 Tensors = list[Tensor]
 Eager = Callable[[Tree], Estimate]
@@ -75,6 +80,7 @@ class Compiled:
         at_once: How many tasks `eager` takes at a time, of (meta, tasks): random numbers are drawn as it draws them.
         memory: What windows may keep for the way back, as for a MetaGradient.
         build: What makes a function of a graph.
+        record: What captures calls; CUDA graphs on a GPU, and nothing elsewhere, if None.
     """
 
     def __init__(
@@ -84,25 +90,29 @@ class Compiled:
         at_once: Callable[[Tree, Any], int],
         memory: Memory = None,
         build: Build = built,
+        record: Record | None = None,
     ) -> None:
         self._estimator, self._chunk_size, self._at_once = estimator, chunk_size, at_once
-        self._memory, self._build = memory, build
+        self._memory, self._build, self._record = memory, build, record
         loop, sweep = estimator.loop, estimator.sweep
         self._frozen = Frozen(*loop.problem[:3], loop.inner, sweep and sweep.curvature)
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, Plan | Replayed] = {}
+        self._captured: list[Plan | Replayed] = []  # by others: their graphs read what these hold
         self._draws = False  # whether a loss draws random numbers
         self._calls = 0  # since the last plan was made
-        self._ended = self._refused()
+        self._ended = None if self._estimator.sweep else "the method is not a sweep over windows"
         self.reason: str | None = None
         """Why the last call was not computed by a plan."""
-        self.path = ""
-        """How the last call was computed by a plan."""
+        self._how = ""
         self.cost = Cost(0.0, 0.0, 0.0)
 
-    def _refused(self) -> str | None:
-        if self._estimator.sweep is None:
-            return "the method is not a sweep over windows"
-        return unavailable() if self._build is built else None
+    @property
+    def path(self) -> str:
+        """How the last call was computed by a plan, and whether that takes longer than without."""
+        _, eager, compiled = self.cost
+        if self._build is not built or compiled <= SLOW * eager:
+            return self._how
+        return f"{self._how}; slower than without compile=True, by {compiled / eager:.1f} times at the last comparison"
 
     def __call__(self, meta: Tree, tasks: Any, eager: Eager) -> Estimate:
         """Return the estimate.
@@ -112,9 +122,11 @@ class Compiled:
             tasks: Stacked tasks.
             eager: Computes the estimate of these tasks without compiling, for any θ of this kind.
         """
-        self.reason = self._ended or _unsuited(meta)
+        self.reason = self._ended or self._unsuited(meta, tasks)
         if self.reason is not None:
             return eager(meta)
+        if is_captured():  # nobody can compile, compare or catch an error here
+            return self._run(meta, tasks)
         before, began = generators(), time.perf_counter()
         try:
             found = self._found(meta, tasks)
@@ -123,6 +135,7 @@ class Compiled:
         self._calls += 1
         if self._calls & (self._calls - 1):  # no power of two
             return found
+        found.loss.item()  # waits for a GPU
         return self._compared(found, time.perf_counter() - began, before, meta, eager)
 
     def _instead(self, error: Exception, before: Generators, meta: Tree, eager: Eager) -> Estimate:
@@ -161,6 +174,17 @@ class Compiled:
 
     # ---- run
 
+    def _unsuited(self, meta: Tree, tasks: Any) -> str | None:
+        """Why this call is not for a plan"""
+        device = tree_leaves(meta)[0].device
+        if any(isinstance(x, Tensor) and x.device != device for x in tree_leaves((meta, tasks))):
+            return "tensors are on several devices"
+        if torch.is_autocast_enabled(device.type):
+            return "autocast is on"
+        if (is_transformed() and not is_captured()) or torch.is_inference_mode_enabled():
+            return "the call is itself transformed, traced or in inference mode"
+        return unavailable(device.type) if self._build is built else None
+
     def _found(self, meta: Tree, tasks: Any) -> Estimate:
         try:
             return self._run(meta, tasks)
@@ -171,6 +195,8 @@ class Compiled:
     def _run(self, meta: Tree, tasks: Any) -> Estimate:
         (theta, nesting), (leaves, spec) = tree_flatten(meta), tree_flatten(tasks)
         theta, leaves = [x.detach() for x in theta], [x.detach() for x in leaves]
+        if theta[0].device.type != "cpu":  # a copy that a CUDA graph reads has the same strides then
+            theta, leaves = [x.contiguous() for x in theta], [x.contiguous() for x in leaves]
         number, frozen, parts = leaves[0].shape[0], (self._frozen(), self._frozen.surroundings()), []
         size = self._size(theta, leaves, number, lambda: self._at_once(meta, tasks))
         with torch.no_grad():
@@ -181,29 +207,38 @@ class Compiled:
                 if plan is None:
                     task_count(tasks)  # looks whether they are tasks
                     plan = self._plans[key] = self._made(meta, tree_unflatten(part, spec), size > 1)
+                if is_captured():
+                    self._captured.append(plan)
                 parts.append(plan(theta, part))
-            self.path = f"compiled, {_tasks(size)}"
+            self._how = ", ".join(["compiled", _tasks(size), *([plan.path] if isinstance(plan, Replayed) else [])])
             return _mean(parts, number, nesting)
 
     def _size(self, theta: Tensors, leaves: Tensors, number: int, at_once: Callable[[], int]) -> int:
         """Small tasks all at once, large ones one by one; if they draw random numbers, as eager execution does"""
         if self._chunk_size or self._draws:
             return min(self._chunk_size or at_once(), number)
+        if theta[0].device.type != "cpu":
+            return number
         one = sum(x.numel() for x in theta) + sum(x.numel() for x in leaves) // number
         return min(number, MAPPED) if one <= SMALL else 1
 
-    def _made(self, meta: Tree, part: Any, mapped: bool) -> Plan:
+    def _made(self, meta: Tree, part: Any, mapped: bool) -> Plan | Replayed:
+        if is_captured():
+            raise RuntimeError("a plan cannot be made while a CUDA graph is captured")
         if len(self._plans) == PLANS:
             raise TooManyPlansError(
                 f"there are more than {PLANS} kinds of calls, which differ in shapes or in values that a loss reads"
             )
         before, began = generators(), time.perf_counter()
-        room = in_bytes(self._memory, tree_leaves(meta)[0].device)
+        device = tree_leaves(meta)[0].device
+        room = in_bytes(self._memory, device)
         plan = Plan(self._estimator, meta, part, mapped, self._build, self._draws, room)
+        if device.type == "cuda" and self._record is None:
+            self._record = recorded_by_cuda()  # one pool of memory for all plans
         set_generators(before)
         self._calls = 0
         self.cost = self.cost._replace(compiling=self.cost.compiling + time.perf_counter() - began)
-        return plan
+        return Replayed(plan, self._record) if self._record else plan
 
     # ---- compare
 
@@ -248,7 +283,9 @@ def _relative(x: Tensor, y: Tensor, least: float) -> float:
 
 def tolerance_of(estimate: Estimate) -> float:
     """Return how far another way to compute this may be from it, by its coarsest precision."""
-    return max(TOLERANCE.get(leaf.dtype, 1e-2) for leaf in tree_leaves(estimate.grad))
+    leaves = tree_leaves(estimate.grad)
+    known = {torch.float64: TOLERANCE[torch.float64]} if leaves[0].device.type == "cuda" else TOLERANCE
+    return max(known.get(leaf.dtype, COARSE) for leaf in leaves)
 
 
 def _is_finite(estimate: Estimate) -> bool:
@@ -265,19 +302,8 @@ def _rounded(meta: Tree) -> Tree:
     return map_tree(moved, meta)
 
 
-def _unsuited(meta: Tree) -> str | None:
-    """Why this call is not for a plan"""
-    if tree_leaves(meta)[0].device.type != "cpu":
-        return "plans are compiled for CPUs alone"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    if is_transformed() or torch.is_inference_mode_enabled():
-        return "the call is itself transformed, traced or in inference mode"
-    return None
-
-
 def _layouts(tensors: Tensors) -> tuple[Any, ...]:
-    return tuple((x.shape, x.stride(), x.dtype) for x in tensors)
+    return tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors)
 
 
 def _tasks(size: int) -> str:
@@ -285,8 +311,8 @@ def _tasks(size: int) -> str:
 
 
 def _told(error: Exception) -> str:
-    text = first_line(error)
-    return text if isinstance(error, UntraceableError | TooManyPlansError) else f"{type(error).__name__}: {text}"
+    is_ours = isinstance(error, MetastepError | UntraceableError | TooManyPlansError)
+    return first_line(error) if is_ours else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _mean(parts: list[Found], number: int, nesting: Any) -> Estimate:
@@ -297,4 +323,10 @@ def _mean(parts: list[Found], number: int, nesting: Any) -> Estimate:
     each = [part.metrics if part.losses.dim() else {n: x[None] for n, x in part.metrics.items()} for part in parts]
     metrics = map_tree(lambda *given: torch.cat(given), *each)
     grads = list(torch._foreach_div(grads, number))
-    return Estimate(losses.mean(), tree_unflatten(grads, nesting), {"loss": losses, **require_other_names(metrics)})
+    grown = (
+        None
+        if parts[0].growth is None
+        else torch.cat([part.growth.reshape(-1) for part in parts if part.growth is not None])
+    )
+    every = {"loss": losses, **require_other_names(metrics)}
+    return Estimate(losses.mean(), tree_unflatten(grads, nesting), every, None, grown)

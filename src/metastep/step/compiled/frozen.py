@@ -113,7 +113,7 @@ def _which(value: Any) -> Any:
 
 
 def _reader_of(part: nn.Module) -> Callable[[], Any]:
-    """What reads the plain attributes of a module, and which tensors, parts and hooks it has"""
+    """Return what reads a module's plain attributes, and which tensors, parts and hooks it has."""
     own = vars(part)
     names = [name for name, value in own.items() if isinstance(value, _PLAIN)]
     kept = [own[kind] for kind in ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks")]

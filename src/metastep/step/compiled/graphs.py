@@ -33,7 +33,7 @@ class Draw(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """A tensor of which an operator reads the shape alone"""
+    """Name a tensor whose shape alone an operator reads."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -84,7 +84,7 @@ def lift_held(graph: GraphModule) -> list[Tensor]:
 
 
 def lift_draws(graph: GraphModule) -> list[Draw]:
-    """Random numbers become inputs: whoever calls draws them, as eager execution does"""
+    """Random numbers become inputs: the caller draws them, as eager execution does"""
     draws: list[Draw] = []
     for node in [n for n in graph.graph.nodes if n.op == "call_function" and is_random(n.target)]:
         new = _new_input(graph, f"primals_drawn_{len(draws)}", node.meta["val"])

@@ -2,12 +2,13 @@
 
 trace    make_fx follows a function of lists of tensors through all of its derivatives: no dynamo, no autograd is left
 cut      the min-cut partitioner of AOTAutograd splits a window and its pullback, and chooses what is saved between
-build    inductor compiles a graph without guards: whoever calls it looks at shapes first
+build    inductor compiles a graph without guards: the caller looks at shapes first
 """
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,15 +24,21 @@ Run = Callable[[list[Tensor]], Sequence[Tensor]]
 Build = Callable[[GraphModule, Sequence[Tensor], int | None], Run]
 
 
-def unavailable() -> str | None:
-    """Return why nothing can be compiled here, or None."""
+@cache
+def unavailable(kind: str) -> str | None:
+    """Return why nothing can be compiled here for this kind of device, or None."""
+    if kind not in ("cpu", "cuda"):
+        return "plans are compiled for CPUs and CUDA GPUs alone"
     try:
         from torch._functorch.partitioners import min_cut_rematerialization_partition  # noqa: F401
         from torch._inductor.compile_fx import compile_fx_inner  # noqa: F401
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch.fx.experimental.proxy_tensor import make_fx  # noqa: F401
+        from torch.utils._triton import has_triton
     except ImportError as error:
         return f"PyTorch {torch.__version__} has its compiler elsewhere ({error})"
+    if kind == "cuda":
+        return None if has_triton() else "there is no Triton for this GPU; install triton"
     try:
         get_cpp_compiler()
     except Exception:  # its class has another name in each release
@@ -56,6 +63,7 @@ def traced(function: Callable[..., Any], primals: Sequence[Tensor], tangents: Se
     graph.graph.set_codegen(torch.fx.graph.CodeGen())
     graph.graph.eliminate_dead_code()
     refuse_writes(graph)
+    _write_into_whole(graph)
     held, draws = lift_held(graph), lift_draws(graph)
     graph.recompile()
     return Traced(graph, held, draws)
@@ -70,16 +78,41 @@ def results_like(function: Callable[..., Sequence[Tensor]], *args: Sequence[Tens
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in found]
 
 
+_WRITTEN = ("index_put", "_unsafe_index_put", "index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce")
+
+
+def _write_into_whole(graph: GraphModule) -> None:
+    """Copy what is expanded before entries of it are written: inductor would write into all rows, which are one"""
+    for node in [n for n in graph.graph.nodes if n.op == "call_function" and _name(n.target) in _WRITTEN]:
+        value = node.args[0].meta["val"]
+        if any(stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True)):
+            with graph.graph.inserting_before(node):
+                node.args = (_contiguous(graph, node.args[0]), *node.args[1:])
+
+
+def _name(target: Any) -> str:
+    return str(getattr(target, "_schema", None) and target._schema.name).removeprefix("aten::")
+
+
+def _contiguous(graph: GraphModule, node: Any) -> Any:
+    """Add a copy of a node that is contiguous, and return it."""
+    made = graph.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    value = node.meta["val"]
+    with value.fake_mode:
+        made.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    return made
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What PyTorch warns of inside of its own tracer is no news of the user's functions"""
+    """Silence warnings of PyTorch's own tracer: they say nothing about the user's functions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Those of inductor, without those that draw other random numbers than the operator itself"""
+    """Return inductor's decompositions, without those that draw other random numbers than the operator."""
     from torch._inductor.decomposition import select_decomp_table
 
     return {op: rule for op, rule in select_decomp_table().items() if not is_random(op)}
@@ -138,7 +171,7 @@ def built(graph: GraphModule, examples: Sequence[Tensor], contiguous: int | None
     for node, x in zip(placeholders(graph), examples, strict=True):
         node.meta["val"] = mode.from_tensor(x.detach(), static_shapes=True)
     fixed = len(graph.graph.output_node().args[0]) if contiguous is None else contiguous  # type: ignore[arg-type]
-    _ask_for_contiguous(graph, fixed, mode)
+    _ask_for_contiguous(graph, fixed)
     fake = [node.meta["val"] for node in placeholders(graph)]
     with torch.no_grad(), _quiet(), _guards.tracing(_guards.TracingContext(mode)), config.patch(_OPTIONS):
         code: Any = compile_fx_inner(graph, fake)
@@ -148,7 +181,13 @@ def built(graph: GraphModule, examples: Sequence[Tensor], contiguous: int | None
 
 
 # Asserts of sizes at every call cost as much as a small kernel. Layouts are looked at once, and results are compared.
-_OPTIONS: dict[str, Any] = {"size_asserts": False, "alignment_asserts": False, "nan_asserts": False}
+# Channels last would make kernels of normalisation and pooling twice as slow, since few channels fill no vector.
+_OPTIONS: dict[str, Any] = {
+    "size_asserts": False,
+    "alignment_asserts": False,
+    "nan_asserts": False,
+    "layout_optimization": False,
+}
 
 
 def _straightened(found: Sequence[Tensor], fixed: int) -> list[Tensor]:
@@ -156,17 +195,14 @@ def _straightened(found: Sequence[Tensor], fixed: int) -> list[Tensor]:
     return [*(x.contiguous() for x in found[:fixed]), *found[fixed:]]
 
 
-def _ask_for_contiguous(graph: GraphModule, fixed: int, mode: Any) -> None:
+def _ask_for_contiguous(graph: GraphModule, fixed: int) -> None:
     out = graph.graph.output_node()
     results: list[Any] = list(out.args[0])  # type: ignore[arg-type]
     for i, node in enumerate(results[:fixed]):
         value = node.meta["val"]
         if not value.is_contiguous():  # a result that is a view of a product would stay one
-            with graph.graph.inserting_before(out), mode:
-                results[i] = graph.graph.call_function(
-                    aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-                )
-                results[i].meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+            with graph.graph.inserting_before(out):
+                results[i] = _contiguous(graph, node)
     out.args = (results,)
     out.meta["user_visible_output_idxs"] = list(range(fixed))
     out.meta["original_output_strides"] = [

@@ -8,9 +8,11 @@ from torch import Tensor
 
 from metastep.core.checks import require_one_each
 from metastep.core.counting import count_gradient, count_product
+from metastep.core.derivatives import is_captured
 from metastep.core.estimators import Estimator
 from metastep.core.rates import rate_at
-from metastep.core.trees import Tree, tree_unflatten
+from metastep.core.trees import Tree, map_tree, norm_of, ratio, tree_unflatten
+from metastep.step.capture import Captured, Record
 from metastep.step.compiled.frozen import alike
 from metastep.step.compiled.graphs import Traced, UntraceableError
 from metastep.step.compiled.inductor import Build
@@ -27,11 +29,12 @@ class DrawsError(Exception):
 
 
 class Found(NamedTuple):
-    """Hold what a plan gives: the loss of each task, the sum of their meta-gradients, and metrics."""
+    """Hold what a plan gives: the loss of each task, the sum of their meta-gradients, metrics, and growth."""
 
     losses: Tensor
     grads: Tensors
     metrics: dict[str, Tensor]
+    growth: Tensor | None
 
 
 class Judged(NamedTuple):
@@ -52,7 +55,7 @@ class Passage(NamedTuple):
 
 
 class Plan:
-    """Run a sweep for θ and tasks shaped and laid out as those that it was made for.
+    """Run a sweep for θ and tasks shaped and laid out as those that it was made for, on their device.
 
     Args:
         estimator: What `unrolled` returned.
@@ -80,10 +83,11 @@ class Plan:
     ) -> None:
         self._build, self._draws, self._made = build, draws, Functions(estimator, meta, tasks, mapped)
         made, windows, depth = self._made, self._made.batches, self._made.sweep.depth
+        self.device = made.theta[0].device
         self._weights = None if estimator.weights is None else require_one_each(estimator.weights, windows)
         self._cut = 0 if depth is None else max(0, len(windows) - depth)
         taken = [made.first + sum(window.steps for window in windows[:k]) for k in range(len(windows))]
-        self._counts = [torch.tensor(float(k), dtype=torch.float64) for k in taken]
+        self._counts = [torch.tensor(float(k), dtype=torch.float64, device=self.device) for k in taken]
         state, batches = self._begin(made.theta, made.task)
         self._memory = [torch.zeros_like(x) for x in state[made.number :]]
         self._kinds = self._compiled_windows(state, batches)
@@ -97,11 +101,21 @@ class Plan:
         """Operations in the graphs of all kinds of windows: compiling takes time by their number."""
         return sum({id(kind): kind.nodes for kind in self._kinds}.values())
 
+    @property
+    def not_replayed(self) -> str | None:
+        """Why calls cannot be captured and replayed, or None if they can."""
+        parts: list[Any] = [*self._kinds, self._judge, self._made.begin, self._pull]
+        if any(part.draws for part in parts):
+            return "random numbers are drawn"
+        if any(held.device != self.device for part in parts for held in part.held):
+            return "a loss holds tensors of another device"
+        return None
+
     # ---- compile
 
     def _compiled_windows(self, state: Tensors, batches: list[Tensors]) -> list[WindowKind]:
         """One for each window; those that are alike share it"""
-        made, table = self._made, self._tables(self._made.theta)
+        made, table = self._made, self.tables(self._made.theta)
         known: list[WindowKind] = []
         kinds, memory = [], made.memory
         for k, batch in enumerate(batches):
@@ -129,7 +143,7 @@ class Plan:
         found, self._metrics = self._made.outer(params)
         self._require_draws(found)
         choose_products(found.graph)
-        _, held, draws = found
+        _, held, draws = self._judge = found
         examples = [*params, *self._made.theta, *self._made.task, *held, *(draw() for draw in draws)]
         run = self._build(found.graph, examples, None)
         return lambda params, theta, task: run([*params, *theta, *task, *held, *(draw() for draw in draws)])
@@ -142,30 +156,51 @@ class Plan:
 
     def __call__(self, theta: Tensors, task: Tensors) -> Found:
         """Return the estimate of these tasks."""
-        passages, state = self._forward(theta, task)
+        self.count()
+        return self.run(theta, task, self.tables(theta))
+
+    def count(self) -> None:
+        """Count the gradients and products of a call."""
+        swept = len(self._kinds) - self._cut
+        for _ in range(len(self._kinds) + 1 + (0 if self._weights is None else swept - 1)):
+            count_gradient()
+        for _ in range(swept):
+            count_product()
+
+    def run(self, theta: Tensors, task: Tensors, tables: Tensors) -> Found:
+        """Return the estimate of these tasks by rates that `tables` gave. Nothing in it waits for the device."""
+        passages, state = self._forward(theta, task, tables)
         losses, by_params, total, metrics = self._judged(state[: self._made.number], theta, task)
         along = [*by_params, *(torch.zeros_like(x) for x in state[self._made.number :])]
         weights = self._weights
         if weights is not None:
             losses, along, total = weights[-1] * losses, _scaled(weights[-1], along), _scaled(weights[-1], total)
+        size, cut = len(by_params), len(passages)
+        length = self._length(along[:size])
         while passages:
             kind, saved, params = passages.pop()
-            count_product()
             along = kind.backward(saved, along, total)
             if weights is not None and passages:  # φ before window k is φ after window k − 1
                 weight, earlier = weights[len(passages) - 1], self._judged(params, theta, task)
                 losses = losses + weight * earlier.losses
                 along[: len(params)] = _added(along[: len(params)], _scaled(weight, earlier.by_params))
                 total = _added(total, _scaled(weight, earlier.by_theta))
-        return Found(losses, self._with_start(theta, task, along, total), metrics)
+        grown = ratio(self._length(along[:size]), length) if cut else None
+        return Found(losses, self._with_start(theta, task, along, total), metrics, grown)
 
-    def _forward(self, theta: Tensors, task: Tensors) -> tuple[list[Passage], Tensors]:
+    def _length(self, along: Tensors) -> Tensor:
+        """‖Λ‖ in φ, of each task if there are several"""
+        if not self._made.mapped:
+            return norm_of(along)
+        lengths: Tensor = torch.linalg.vector_norm(torch.cat([x.flatten(1) for x in along], 1), dim=1)
+        return lengths
+
+    def _forward(self, theta: Tensors, task: Tensors, tables: Tensors) -> tuple[list[Passage], Tensors]:
         """Run the windows. Keep what the way back needs of those that are swept."""
-        (state, batches), table, passages = self._begin(theta, task), self._tables(theta), []
+        (state, batches), passages = self._begin(theta, task), []
         for k, kind in enumerate(self._kinds):
-            count_gradient()
             params = state[: self._made.number]
-            given = [*state, *theta, self._counts[k], *table, *batches[k], *task]
+            given = [*state, *theta, self._counts[k], *tables, *batches[k], *task]
             state, saved = kind.forward(given, self._ahead[k])
             if k >= self._cut:
                 passages.append(Passage(kind, saved, params))
@@ -178,7 +213,6 @@ class Plan:
         return [x.contiguous() for x in results[: made.states]], [[results[i] for i in b.places] for b in made.batches]
 
     def _judged(self, params: Tensors, theta: Tensors, task: Tensors) -> Judged:
-        count_gradient()
         losses, *rest = self._outer(params, theta, task)
         a, b = len(params), len(params) + len(theta)
         return Judged(losses, list(rest[:a]), list(rest[a:b]), tree_unflatten(list(rest[b:]), self._metrics))
@@ -192,14 +226,14 @@ class Plan:
         by_place = dict(zip(self._reached, found, strict=True))
         return [x + by_place[i] if i in by_place else x for i, x in enumerate(total)]
 
-    def _tables(self, theta: Tensors) -> Tensors:
-        """The rates of all steps. Schedules are asked at every call."""
+    def tables(self, theta: Tensors) -> Tensors:
+        """Return the rates of all steps. Schedules are asked at every call."""
         if not self._made.schedules:
             return []
         meta, first = self._made.meta_of(theta), self._made.first
         steps = range(first, first + sum(window.steps for window in self._made.batches))
         rows = [[rate_at(rate, meta, step) for step in steps] for rate in self._made.schedules]
-        return [torch.tensor(row, dtype=torch.float64) for row in rows]
+        return [torch.tensor(row, dtype=torch.float64, device=self.device) for row in rows]
 
 
 def _require_room(size: int, room: float) -> None:
@@ -218,3 +252,54 @@ def _added(a: Tensors, b: Tensors) -> Tensors:
 
 def _layouts(tensors: Sequence[Tensor]) -> list[Any]:
     return [(x.shape, x.stride(), x.dtype) for x in tensors]
+
+
+# ---- a plan on a GPU: a call is captured in a CUDA graph, and later ones are replayed without the host
+
+
+WARM = 2  # calls before the one that is captured: a step that is itself captured makes as many first
+
+
+class Replayed:
+    """Run a plan, and capture its third call.
+
+    A replay reads θ, the tasks, the rates of all steps, and the tensors that losses hold. Other values that a loss
+    reads are frozen, as they are by a trace.
+
+    Args:
+        plan: The plan.
+        record: What captures a call.
+    """
+
+    def __init__(self, plan: Plan, record: Record) -> None:
+        self.plan, self._calls = plan, 0
+        self._refused = plan.not_replayed
+        self._unit = Captured(lambda state, *given: (state, _tensors(plan.run(*given))), record)
+
+    @property
+    def nodes(self) -> int:
+        """Operations in its graphs."""
+        return self.plan.nodes
+
+    @property
+    def path(self) -> str:
+        """Say how calls are run."""
+        if self._refused:
+            return f"not captured: {self._refused}"
+        return f"{self._unit.path} in a CUDA graph" if self._unit.path == "captured" else self._unit.path
+
+    def __call__(self, theta: list[Tensor], task: list[Tensor]) -> Found:
+        """Return the estimate of these tasks."""
+        self._calls += 1
+        if self._refused or self._calls <= WARM or is_captured():
+            return self.plan(theta, task)
+        self.plan.count()
+        with torch.cuda.device_of(theta[0]):  # type: ignore[no-untyped-call]
+            found: Found = self._unit((), theta, task, self.plan.tables(theta))[1]
+        copied: Found = map_tree(torch.clone, found)  # the next replay writes over it
+        return copied._replace(growth=copied.growth if isinstance(copied.growth, Tensor) else None)
+
+
+def _tensors(found: Found) -> Any:
+    """Return a plan's results without None."""
+    return found if found.growth is not None else found._replace(growth=())  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def is_turned(m: int, n: int, a_by_columns: bool, b_by_columns: bool) -> bool:
     """Return whether (bᵀaᵀ)ᵀ is faster than ab, for a result (m, n)."""
     if m <= NARROW or n <= NARROW:
         return n <= NARROW < m
-    return a_by_columns if a_by_columns == b_by_columns else n <= m
+    return a_by_columns and b_by_columns
 
 
 def is_large(m: int, k: int, n: int) -> bool:

@@ -32,7 +32,7 @@ class _Gap:
 
 
 class Batch(NamedTuple):
-    """Say what a window is: its batch, of which tensors are given by their places among the results of `begin`."""
+    """Describe a window: its batch, with tensors given by their places among the results of `begin`."""
 
     steps: int
     loss: Any
@@ -190,7 +190,7 @@ class Functions:
     def _pulled(
         self, window: Window, state: State, theta: Tensors, along: Tensors, memory: Any
     ) -> tuple[Tensors, Tensors]:
-        """By a curvature that is not exact: what the specification does, which evaluates the gradient again"""
+        """Trace a curvature that is not exact as the specification computes it: the gradient is evaluated again."""
         meta, after = self.meta_of(theta), self._state(along, memory, 0)
         point = Checkpointed(state, grad(window.loss)(state.params, meta, window.batch))
         adjoint = Adjoint(after.params, after.memory, hollow_like(meta))
@@ -205,7 +205,7 @@ class Functions:
     # ---- schedules: rates that are functions, and give numbers
 
     def _schedules(self) -> list[Schedule]:
-        """Those that the inner optimizer asks for at its first step"""
+        """Return what the inner optimizer asks for at its first step."""
         found: dict[int, Schedule] = {}
 
         def ask(rate: Schedule, meta: Tree, step: Any) -> Any:

@@ -131,7 +131,7 @@ def _nothing(args: Tensors) -> Tensors:
 
 
 def _bytes(saved: Tensors, given: Tensors) -> int:
-    """Of what was saved and is not there anyway"""
+    """Return the bytes of what is saved and not there anyway."""
     known = {x.untyped_storage().data_ptr() for x in given}
     new = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
     return sum(size for place, size in new.items() if place not in known)

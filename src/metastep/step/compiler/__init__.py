@@ -1,6 +1,6 @@
-"""Compiles a whole step: traced through all of its derivatives, rid of what it does twice or for nothing, fused.
+"""Compile a whole step: trace it through all of its derivatives, remove redundant operators, and fuse the rest.
 
-`compiling` makes the trace and hands it to inductor. In between, `simplifying` rids it of repetitions, with `merging`
-for sums of convolutions and `joining` for vectors of many pieces. `side_by_side` and `unpooling` write operators in a
-form of which inductor makes fewer kernels.
+`compiling` makes the trace and passes it to inductor. In between, `simplifying` removes repeated operators. `merging`
+merges sums of convolutions, and `joining` concatenates vectors of many pieces. `side_by_side` and `unpooling` write
+operators in a form that needs fewer kernels.
 """

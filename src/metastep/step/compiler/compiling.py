@@ -1,8 +1,8 @@
-"""A step compiled whole: traced through all of its derivatives to one list of operators, simplified, fused.
+"""Compile a whole step: trace it to one list of operators, simplify the list, and fuse it.
 
-A step is a pure function (state, *inputs) -> (state, outputs) of tensors. Its trace has no gradients, duals or modules
-left in it; inductor makes few kernels of many small operators. What is traced depends on shapes alone: parameters that
-the step holds itself become inputs, so that inductor's cache, which stays between runs, serves other values of them.
+A step is a pure function (state, *inputs) -> (state, outputs) of tensors. Its trace contains no gradients, dual tensors
+or modules. Inductor turns many small operators into few kernels. The trace depends on shapes alone: parameters that the
+step holds become inputs. So inductor's cache on disk also serves other values of them.
 """
 
 import gc
@@ -21,43 +21,43 @@ from metastep.core.trees import tree_flatten, tree_leaves, tree_unflatten
 from metastep.errors import first_line
 from metastep.step.compiler.program_cache import Kin, Program, layouts, made_once
 from metastep.step.compiler.side_by_side import teach_inductor
-from metastep.step.compiler.simplifying import merge_equal, simplified
-from metastep.step.compiler.unpooling import max_pool2d_with_indices_backward
+from metastep.step.compiler.simplifying import max_pool2d_with_indices_backward, merge_equal, simplified
 
 Step = Callable[..., tuple[Any, Any]]
 Flat = Callable[..., Sequence[Tensor]]
 Backend = Callable[[GraphModule, Sequence[Tensor]], Flat]
 
-# Derivatives that forward mode takes apart: to find a gradient again in its own derivative, it is taken apart too.
+# Forward mode decomposes these derivatives. Decompose them in the gradient too: it then appears in its own derivative.
 _TAKEN_APART = ("nll_loss_backward", "nll_loss2d_backward", "_log_softmax_backward_data", "_softmax_backward_data")
 
 
 def inductor(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
+    """Compile a graph by inductor."""
     from torch._inductor import compile
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     teach_inductor()
-    fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache wants one, though all shapes are known
+    fake = FakeTensorMode(shape_env=ShapeEnv())  # inductor's cache needs one, although all shapes are known
     shapes: list[Any] = [fake.from_tensor(example, static_shapes=True) for example in examples]
-    # A BatchNorm's output reads five tensors. At inductor's default threshold of 4 it would be stored for its readers;
-    # recomputing it costs no more, since most of them read its input anyway.
+    # The output of a BatchNorm reads five tensors. At inductor's default threshold of 4 it would be stored. Computing
+    # it again costs no more, because most of its readers read its input anyway.
     options = {"triton.cudagraphs": False, "realize_reads_threshold": 8}
     return compile(graph, shapes, options=options)  # type: ignore[no-any-return]
 
 
 def as_traced(graph: GraphModule, examples: Sequence[Tensor]) -> Flat:
-    """Operator by operator; still nothing is done twice"""
+    """Run the simplified trace operator by operator."""
     del examples
     return graph
 
 
 class Compiled:
-    """`step`, compiled when it is first called, or only traced; `path` says what became of it, `notice` what will.
+    """Compile `step` at its first call, or only trace it. `path` says what happened, `notice` what will happen.
 
-    Inputs of another shape are traced anew, but compiled only if they are not smaller than others were, as the last
-    batch of an epoch is: they come too rarely to pay for it, and the step is called as it is. Where compiling fails its
-    trace is run, and where there is none, so is the step. What was made for one of its kin in this process is taken.
+    Inputs of a new shape are traced again. Smaller inputs than before, such as the last batch of an epoch, come too
+    rarely to pay for compiling: for them the step is called directly. If compiling fails, the trace runs. If tracing
+    fails, the step runs. A program that was made for a step of the same `Kin` in this process is used again.
     """
 
     def __init__(self, step: Step, backend: Backend = inductor, kin: Kin | None = None) -> None:
@@ -78,13 +78,13 @@ class Compiled:
         return self._compiled[key](state, *inputs)
 
     def _made(self, state: Any, inputs: tuple[Any, ...]) -> Step:
-        """By the first way that works; where none does, the first one's reason is told"""
+        """Make the step by the first way that works. If none works, `path` has the reason of the first."""
         began, reasons = time.perf_counter(), []
         for way, backend in self._ways.items():
             try:
                 program = self._program((state, *inputs), backend)
-                program(state, *inputs)  # some kernels are made, and some fail, when they are first used
-            except Exception as error:  # tracers and compilers raise anything; an error of the step itself comes again
+                program(state, *inputs)  # some kernels are compiled, and some fail, at their first use
+            except Exception as error:  # tracers and compilers raise anything; the step raises its own errors again
                 reasons.append(f"not {way}: {type(error).__name__}: {first_line(error)}")
             else:
                 self.path = "; ".join([f"{way} in {time.perf_counter() - began:.0f} s", *reasons])
@@ -98,16 +98,16 @@ class Compiled:
 
 
 def compiled(step: Step, examples: tuple[Any, ...], backend: Backend = inductor) -> Program:
-    """`step` for arguments shaped as `examples`"""
+    """Return the step as a program for arguments with the shapes of `examples`."""
     with torch.no_grad(), _without_collecting():
         graph, held, spec = traced(step, examples)
         return Program(backend(graph, [*tree_leaves(examples), *held]), held, spec)
 
 
 def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Tensor], Any]:
-    """(graph, held, spec): graph(*leaves of the arguments, *held) gives the leaves of a tree with this spec"""
+    """Return (graph, held, spec): graph(*leaves of arguments, *held) gives the leaves of a tree with this spec."""
     from torch._decomp import get_decompositions
-    from torch._dispatch.python import enable_python_dispatcher  # BatchNorm then says which statistics it writes
+    from torch._dispatch.python import enable_python_dispatcher  # then BatchNorm declares the statistics it writes
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -120,10 +120,10 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
         return outputs
 
     trace = partial(make_fx, tracing_mode="fake")
-    lazily = _use_lazy_graph_module(True)  # no code is written for graphs that are not run
+    lazily = _use_lazy_graph_module(True)  # generate no code for graphs that do not run
     with torch.no_grad(), enable_python_dispatcher(), recorded(), lazily:
         graph = trace(flat, _allow_non_fake_inputs=True)(*leaves)
-        merge_equal(graph.graph)  # half is left to trace again
+        merge_equal(graph.graph)  # the second trace then has half of the operators
         held = _lift(graph)
         apart: Any = get_decompositions([getattr(torch.ops.aten, name) for name in _TAKEN_APART])
         apart[torch.ops.aten.max_pool2d_with_indices_backward.default] = max_pool2d_with_indices_backward
@@ -133,7 +133,7 @@ def traced(step: Step, examples: tuple[Any, ...]) -> tuple[GraphModule, list[Ten
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Graphs are many objects, all in use: looking for garbage among them takes a tenth of the time"""
+    """Turn off the garbage collector: searching the many objects of a graph takes a tenth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -144,7 +144,7 @@ def _without_collecting() -> Iterator[None]:
 
 
 def _lift(module: GraphModule) -> list[Tensor]:
-    """Tensors that the step held become the last inputs of its graph"""
+    """Turn tensors that the step holds into the last inputs of its graph, and return them."""
     graph: Graph = module.graph
     held: dict[object, Node] = {}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]

@@ -1,8 +1,8 @@
-"""Vectors that are joined of many pieces, each in one launch: a compiler would copy every piece by a kernel of its own.
+"""Concatenate many pieces into a vector by one launch. Inductor would copy every piece by its own kernel.
 
-Pieces that were neighbours before are one, and so are zeros beside zeros. A vector of sums is a sum of vectors: what is
-added then needs no kernels of its own, and what is added to is often one vector already. And the other way round: what
-is cut into many pieces stays one vector in memory.
+Neighbouring slices of one vector are merged, and so are adjacent zeros. A vector of sums becomes a sum of vectors: the
+terms need no kernels of their own, and one of them often is a vector already. Conversely, a vector that is cut into
+many pieces stays one vector in memory.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from metastep.step.compiler.merging import call
 
 aten = torch.ops.aten
 
-MANY = 9  # pieces; inductor makes up to eight a part of what reads them
+MANY = 9  # pieces; inductor fuses up to eight into their readers
 _SPLIT = aten.split_with_sizes.default
 _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
 
 
 @torch.library.custom_op("metastep::join", mutates_args=())
 def join(pieces: Sequence[Tensor], order: Sequence[int]) -> Tensor:
-    """One vector: `order` has the places of pieces, and -n for n zeros. `torch.cat` inductor would take apart."""
+    """Concatenate pieces. `order` has indices of pieces, and -n for n zeros. Inductor would decompose `torch.cat`."""
     zeros = pieces[0].new_zeros(-min(0, *order))
     return torch.cat([pieces[i] if i >= 0 else zeros[:-i] for i in order])
 
@@ -35,6 +35,7 @@ def _(pieces: Sequence[Tensor], order: Sequence[int]) -> Tensor:
 
 
 def join_at_once(graph: Graph) -> None:
+    """Replace concatenations of many vectors."""
     for node in [node for node in graph.nodes if node.target is aten.cat.default]:
         pieces = cast(list[Node], node.args[0])
         if len(pieces) < MANY or any(piece.meta["val"].dim() != 1 for piece in pieces):
@@ -45,19 +46,19 @@ def join_at_once(graph: Graph) -> None:
 
 
 def keep_whole(graph: Graph) -> None:
-    """A vector that is cut into many pieces is made once; or inductor would make each piece where it is read.
+    """Compute a vector once if it is cut into many pieces. Inductor would compute each piece in its reader.
 
-    It counts what a kernel reads, and takes a sum of four small vectors for as much as four maps.
+    Inductor counts the tensors that a kernel reads, and a sum of four small vectors counts as much as four maps.
     """
     for node in list(graph.nodes):
         if _cuts(node) >= MANY:
             with graph.inserting_after(node):
-                kept = call(graph, aten.as_strided.default, node, list(node.meta["val"].shape), [1])  # asks for memory
+                kept = call(graph, aten.as_strided.default, node, list(node.meta["val"].shape), [1])  # stores it
             node.replace_all_uses_with(kept, delete_user_cb=lambda user, kept=kept: user is not kept)
 
 
 def _cuts(node: Node) -> int:
-    """Into how many pieces a vector is cut"""
+    """Return the number of pieces that a vector is cut into."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.dim() != 1:
         return 0
@@ -81,7 +82,7 @@ def _joined(graph: Graph, pieces: list[Node]) -> Node:
 
 
 def _sum(piece: Node) -> Node | None:
-    """x + y of one shape, that `piece` has the numbers of"""
+    """Return the sum x + y of equal shapes that `piece` is a reshape of, or None."""
     node = _before_reshapes(piece)
     if node.target is not aten.add.Tensor or node.kwargs:
         return None
@@ -90,7 +91,7 @@ def _sum(piece: Node) -> Node | None:
 
 
 def _terms(graph: Graph, piece: Node, found: Node | None) -> list[Node]:
-    """Two vectors whose sum is `piece`"""
+    """Return two vectors whose sum is `piece`."""
     if found is None:
         return [piece, call(graph, aten.new_zeros.default, piece, list(piece.meta["val"].shape))]
     return [_flat(graph, cast(Node, each)) for each in found.args]
@@ -113,7 +114,7 @@ def _looks(node: Node) -> tuple[torch.Size, torch.dtype]:
 
 
 def _runs(pieces: Sequence[Node]) -> list[list[Node]]:
-    """Pieces that belong together"""
+    """Group neighbouring slices of one vector, and adjacent zeros."""
     runs = [[pieces[0]]]
     for before, piece in pairwise(pieces):
         if _follows(before, piece):
@@ -141,7 +142,7 @@ def _as_one(graph: Graph, run: list[Node]) -> Node:
 
 
 class _Cut(NamedTuple):
-    """vector[start:stop]"""
+    """Describe vector[start:stop]."""
 
     vector: Node
     start: int
@@ -149,7 +150,7 @@ class _Cut(NamedTuple):
 
 
 def _cut(piece: Node) -> _Cut | None:
-    if piece.target is not aten.slice.Tensor or len(piece.args) != 4:  # a fifth would be a step
+    if piece.target is not aten.slice.Tensor or len(piece.args) != 4:  # a fifth argument would be a step
         return None
     vector, _, start, stop = cast(Any, piece.args)
     return _Cut(vector, start, min(stop, len(vector.meta["val"])))

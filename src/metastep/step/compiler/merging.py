@@ -1,14 +1,13 @@
-"""Sums of two convolutions as one convolution.
+"""Merge sums of two convolutions into one convolution.
 
-What moves the output of a convolution is its moving input and its moving weight, and so it is with its gradients:
+The derivative of a convolution has two terms, one for its input and one for its weight. So has that of its gradient:
 
-    ẏ  = ẋ ∗ w  + x ∗ ẇ        [ẋ, x] ∗ [w, ẇ]      joined where ∗ sums: in the channels of the input,
-    dẋ = dẏ ∗ᵀ w + dy ∗ᵀ ẇ     [dẏ, dy] ∗ᵀ [w, ẇ]   in those of the output.
+    ẏ  = ẋ ∗ w  + x ∗ ẇ        [ẋ, x] ∗ [w, ẇ]      joined in the dimension that ∗ sums over: the channels of the input,
+    dẋ = dẏ ∗ᵀ w + dy ∗ᵀ ẇ     [dẏ, dy] ∗ᵀ [w, ẇ]   or of the output.
 
-One of twice the depth has one start and end where two had two, and nothing is left to add. Gradients of weights, too,
-could be joined, in pictures; but those are what there is most of to copy, and cuDNN is no faster by it. Others cannot
-be: a convolution and its derivative share an argument, but which way the derivative goes is known only when the
-convolution and all later steps are done.
+One convolution of twice the depth saves a launch and the addition. Gradients of weights could be joined along the
+pictures, but they need the largest copies, and cuDNN is no faster with them. A convolution and its own derivative
+cannot be merged: the direction of the derivative is known only after the convolution and all later steps.
 """
 
 import operator
@@ -22,13 +21,13 @@ from metastep.step.compiler.side_by_side import SIDE_BY_SIDE
 
 aten = torch.ops.aten
 
-LARGEST = 2**23  # numbers to copy: a GPU takes 2 µs for a million, and a smaller sum may save 20
+LARGEST = 2**23  # numbers to copy: a GPU copies a million in 2 µs, and merging saves up to 20 µs
 SAVED = 2  # passes over the sum
 _CONVOLUTION, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 
 
 class _Kind(NamedTuple):
-    """What is multiplied, by its places among the arguments, and the dimension of each in which products are summed"""
+    """Give the positions of the factors among the arguments, and the dimension of each that is summed over."""
 
     places: tuple[int, int]
     dims: tuple[int, int]
@@ -48,7 +47,7 @@ class _Term(NamedTuple):
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """stride, padding, dilation, transposed, output padding, groups"""
+        """Return stride, padding, dilation, transposed, output padding and groups."""
         return self.call.args[3:9] if self.kind is _OUTPUT else self.call.args[4:10]
 
     @property
@@ -57,7 +56,7 @@ class _Term(NamedTuple):
 
 
 def merge_sums(graph: Graph) -> None:
-    """What the sums no longer read is left behind, dead."""
+    """Replace sums by merged convolutions. The old convolutions stay in the graph as dead code."""
     for node in [node for node in graph.nodes if node.target is aten.add.Tensor and not node.kwargs]:
         first, second = map(_term, node.args)
         if first and second and _alike(first, second) and _copied(first, second) <= _worth(node):
@@ -67,7 +66,7 @@ def merge_sums(graph: Graph) -> None:
 
 
 def _term(node: object) -> _Term | None:
-    """A convolution, or the gradient of its input, that only the sum reads"""
+    """Return a convolution, or the gradient of its input, that only the sum reads."""
     if not isinstance(node, Node) or len(node.users) > 1:
         return None
     if node.target is _CONVOLUTION:
@@ -86,14 +85,14 @@ def _alike(first: _Term, second: _Term) -> bool:
 
 
 def _sides(term: _Term) -> list[object]:
-    """All about the factors but their lengths where they are joined"""
+    """Return dtypes and shapes of the factors without the dimension that is joined."""
     values = [factor.meta["val"] for factor in term.factors]
     dims = zip(values, term.kind.dims, strict=True)
     return [(value.dtype, value.shape[:dim], value.shape[dim + 1 :]) for value, dim in dims]
 
 
 def _worth(node: Node) -> int:
-    """Where the sum is large, what it saves is more than a start: one of its terms is neither written nor read"""
+    """Return how many numbers may be copied. For a large sum, merging also saves writing and reading one term."""
     return max(LARGEST, SAVED * int(node.meta["val"].numel()))
 
 
@@ -114,7 +113,7 @@ def _merged(graph: Graph, first: _Term, second: _Term) -> Node:
 
 
 def call(graph: Graph, target: Any, *arguments: Any) -> Node:
-    """With its shapes, as those before it"""
+    """Add a call to the graph, with its shapes in `meta`."""
     node = graph.call_function(target, arguments)
     node.meta["val"] = target(*map_arg(arguments, lambda each: each.meta["val"]))
     return node

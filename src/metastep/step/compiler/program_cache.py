@@ -1,6 +1,6 @@
-"""Steps that differ only in the tensors they hold, as those of two seeds do, are made once in a process.
+"""Make steps that differ only in the tensors they hold once in a process, such as the steps of two seeds.
 
-Tracing an iteration of transfer takes seconds and compiling it minutes, in which every run of the process waits.
+Tracing an iteration of transfer takes seconds, and compiling it takes minutes. Every run of the process waits for it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from metastep.core.trees import Tree, tree_flatten, tree_leaves, tree_unflatten
 
-KEPT = 16  # programs, of some 20 MiB on the host
+KEPT = 16  # programs, of some 20 MiB of host memory each
 
 
 @dataclass(frozen=True)
 class Program:
-    """A step as it was made: run(*leaves of the arguments, *held) gives the leaves of a tree with this spec"""
+    """Hold a compiled step: run(*leaves of the arguments, *held) returns the leaves of a tree with this spec."""
 
     run: Callable[..., Sequence[Tensor]]
     held: list[Tensor]
@@ -30,17 +30,17 @@ class Program:
 
 
 class Kin(NamedTuple):
-    """Steps of one name have one trace, but for the tensors that each holds; these are told in one order."""
+    """Name steps with the same trace. `holds` lists the tensors that each step holds, always in the same order."""
 
     name: Hashable
     holds: tuple[Tensor, ...]
 
 
-_MADE: dict[Hashable, tuple[Program, list[int]]] = {}  # with the places of what it holds in Kin.holds
+_MADE: dict[Hashable, tuple[Program, list[int]]] = {}  # each with the indices of its tensors in Kin.holds
 
 
 def made_once(kin: Kin, way: Hashable, arguments: Tree, make: Callable[[], Program]) -> Program:
-    """What was made for another of its kin, in this way and for arguments laid out like these, or else by `make`"""
+    """Return the program of another step of its kin for arguments of the same layout. Otherwise call `make`."""
     key = kin.name, way, layouts((arguments, kin.holds))
     if key in _MADE:
         program, places = _MADE[key]
@@ -48,7 +48,7 @@ def made_once(kin: Kin, way: Hashable, arguments: Tree, make: Callable[[], Progr
     program = make()
     place_of = {_memory(tensor): place for place, tensor in enumerate(kin.holds)}
     known = [place_of[_memory(tensor)] for tensor in program.held if _memory(tensor) in place_of]
-    if len(known) == len(program.held):  # or it holds something of which its kin may have another
+    if len(known) == len(program.held):  # otherwise it holds a tensor that may differ among its kin
         if len(_MADE) == KEPT:
             del _MADE[next(iter(_MADE))]
         _MADE[key] = program, known
@@ -56,6 +56,7 @@ def made_once(kin: Kin, way: Hashable, arguments: Tree, make: Callable[[], Progr
 
 
 def layouts(tree: Tree) -> Hashable:
+    """Return the structure of a tree, and shape, strides, dtype and device of its leaves."""
     leaves, spec = tree_flatten(tree)
     return spec, tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
 

@@ -1,7 +1,7 @@
-"""Tensors side by side, each written to its place where it is made.
+"""Concatenate tensors, each written to its place by the kernel that computes it.
 
-Of two tensors that are in memory anyway, inductor would make a third by a kernel that reads both. Here each has its own
-part of the copy, and inductor adds that part to the kernel that made the tensor: nothing is read again.
+Inductor would concatenate two stored tensors by a kernel that reads both. Here each tensor has its own part of the
+copy, and inductor fuses that part into the kernel that computes the tensor. Nothing is read again.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @torch.library.custom_op("metastep::side_by_side", mutates_args=())
 def side_by_side(pieces: Sequence[Tensor], dim: int) -> Tensor:
-    """As `torch.cat`"""
+    """Return `torch.cat` of the pieces."""
     return torch.cat(list(pieces), dim)
 
 
@@ -26,6 +26,7 @@ SIDE_BY_SIDE = torch.ops.metastep.side_by_side.default
 
 
 def teach_inductor() -> None:
+    """Register how inductor lowers `side_by_side`."""
     from torch._inductor.ir import ConcatKernel, TensorBox
     from torch._inductor.lowering import register_lowering
 

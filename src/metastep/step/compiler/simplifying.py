@@ -1,17 +1,17 @@
-"""A traced step without what it does twice or for nothing.
+"""Remove repeated and useless operators from a traced step.
 
-Derivatives of derivatives come back to the same point again and again: the passes that a second-order product
-differentiates were made before it, when the window took its step. In the trace both are there, behind aliases and
-additions of zero. Here all that is equal becomes one, and what multiplies zeros goes; 0 · x is 0, also for x = ∞.
+Derivatives of derivatives compute the same values again: a second-order product differentiates passes that the step of
+the window has already made. The trace contains both, behind aliases and additions of zero. Here equal nodes become one,
+and products with zeros become zeros. 0 · x counts as 0 for x = ∞ too.
 
-What is left of convolutions is the least there can be. For each layer of the target: three for a gradient (y, dx, dw),
-six for a second-order product (two each for ẏ, dẋ, dẇ), two for a mixed part (ẏ); the pictures have no derivatives. For
-ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 forward and 109 backward of 138 and 124. Where two that are added
-become one (`merging.py`), a product takes as many as a gradient.
+The number of convolutions that remain is minimal. Each layer of the target needs three for a gradient (y, dx, dw), six
+for a second-order product (two each for ẏ, dẋ, dẇ) and two for a mixed part (ẏ); the pictures have no derivatives. For
+ResNet-32 to VGG-9 at T = 2, Multi-step keeps 115 of 138 forward and 109 of 124 backward. With merged sums
+(`merging.py`), a product needs as many as a gradient.
 """
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _MADE_OF_ZEROS = (
     aten.zeros, aten.zeros_like, aten.new_zeros, aten._efficientzerotensor, aten._new_zeros_with_same_feature_meta,
 )  # fmt: skip
-# Zero where all arguments that are tensors are, and where any is
+# _LINEAR: zero if all tensor arguments are zero. _BILINEAR: zero if any is.
 _LINEAR = (
     *_COPIES, aten.add, aten.sub, aten.neg, aten.cat, aten.stack, aten.sum, aten.mean, aten.slice, aten.select,
     aten.permute, aten.t, aten.transpose, aten.unsqueeze, aten.squeeze, aten.select_backward, aten.slice_backward,
@@ -47,7 +47,7 @@ _BILINEAR = (aten.mul, aten.mm)
 
 
 def simplified(module: GraphModule) -> GraphModule:
-    """The same function; `module` must write to nothing, and is changed."""
+    """Simplify a module in place and return it. The module must not write to its inputs."""
     graph = module.graph
     merge_equal(graph)
     merge_sums(graph)
@@ -63,7 +63,7 @@ def simplified(module: GraphModule) -> GraphModule:
 
 
 def merge_equal(graph: Graph) -> None:
-    """All that is equal becomes one, but for what has to do with memory that is written to"""
+    """Merge equal nodes, except those that share memory with a node that is written to."""
     graph.eliminate_dead_code()
     kept = _near_writes(graph)
     _free_layouts(graph, kept)
@@ -84,7 +84,7 @@ def _memory(node: Node) -> set[int]:
 
 
 def _free_layouts(graph: Graph, kept: set[Node]) -> None:
-    """Nothing depends on how a tensor lies in memory any more: it is for the compiler to choose"""
+    """Replace views by reshapes, so that the compiler may choose every memory layout."""
     if any(_all(graph, aten.as_strided)):
         raise MetastepError("the step looks at the memory of a tensor (as_strided), whose layout would be free.")
     for node in _all(graph, aten.view, aten._unsafe_view):
@@ -110,7 +110,7 @@ def _merge(graph: Graph, kept: set[Node]) -> None:
 
 
 def _unchanged(node: Node, zeros: set[Node]) -> Node | None:
-    """What `node` is equal to"""
+    """Return an earlier node that `node` is equal to, or None."""
     candidates: list[Any]
     if _is(node, aten.reshape):
         candidates = list(_reshaped(node))
@@ -131,14 +131,14 @@ def _unchanged(node: Node, zeros: set[Node]) -> Node | None:
 
 
 def _reshaped(node: Node) -> Iterator[Node]:
-    """What it was before one or several changes of shape"""
+    """Yield the node before one change of shape, before two, and so on."""
     while _is(node, aten.reshape):
         node = node.args[0]  # type: ignore[assignment]
         yield node
 
 
 def _parted(cat: Node) -> object:
-    """The vector that all pieces of `cat`, in their order, are the parts of"""
+    """Return the vector that `cat` concatenates again from all of its parts in order, or None."""
     pieces: Any = cat.args[0]
     first = pieces[0]
     if first.target is not operator.getitem or not _is(first.args[0], aten.split_with_sizes):
@@ -150,7 +150,7 @@ def _parted(cat: Node) -> object:
 
 
 def _piece(piece: Node) -> object:
-    """The tensor that a vector was joined of, where it is cut out again"""
+    """Return the tensor that is cut out of a concatenation again, or None."""
     if len(piece.args) != 4:  # (vector, dimension, start, end)
         return None
     cat, dim, start, end = cast(Any, piece.args)
@@ -192,14 +192,14 @@ def _adds_a_number(node: Node) -> bool:
 
 
 def _leave_out_gradients(graph: Graph) -> None:
-    """A convolution's backward pass gives only those of (dx, dw, db) that somebody reads"""
+    """Let the backward of a convolution compute only those of (dx, dw, db) that are read."""
     for node in _all(graph, aten.convolution_backward):
         read = {user.args[1] for user in node.users}
         node.update_arg(10, [bool(wanted) and i in read for i, wanted in enumerate(node.args[10])])  # type: ignore[arg-type]
 
 
 def _ask_before_relu(graph: Graph) -> None:
-    """Where a ReLU let something through is seen in what it was given, which BatchNorm's gradient reads anyway"""
+    """Read the mask of a ReLU from its input: the gradient of BatchNorm reads the input anyway."""
     for node in _all(graph, aten.threshold_backward):
         _, y, bound = cast(Any, node.args)
         if _is(y, aten.relu) and bound == 0:
@@ -207,7 +207,7 @@ def _ask_before_relu(graph: Graph) -> None:
 
 
 def _lay_out(graph: Graph) -> None:
-    """Where pictures have their channels together, so has all that is convolved: once for each, not in every call"""
+    """If pictures are channels last, convert all factors of convolutions to channels last, once each."""
     calls = [(node, 2 if _is(node, aten.convolution) else 3) for node in _all(graph, *_CONVOLUTIONS)]
     if not any(_together(node.args[count - 2]) and not _in_order(node.args[count - 2]) for node, count in calls):
         return
@@ -218,7 +218,7 @@ def _lay_out(graph: Graph) -> None:
 
 
 def _laid_out(graph: Graph, value: Any, laid: dict[Any, Node]) -> Node:
-    """Where it is joined of several, each of them: they can be made so, and the whole could only be copied"""
+    """Return `value` in channels last. Convert the pieces of a concatenation: they can be computed in that layout."""
     if _together(value):
         return cast(Node, value)
     if value not in laid:
@@ -257,3 +257,25 @@ def _is_random(node: Node) -> bool:
 def _looks(node: Node) -> object:
     value = node.meta.get("val")
     return (value.shape, value.dtype, value.device) if isinstance(value, Tensor) else node
+
+
+# ---- compute the gradient of max-pooling by `torch.where`
+
+
+def max_pool2d_with_indices_backward(
+    dy: Tensor, x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool, indices: Tensor,
+) -> Any:  # fmt: skip
+    """Return PyTorch's gradient, or NotImplemented if windows overlap, leave gaps or cross the edge."""
+    del ceil_mode  # without an edge it makes no difference
+    (rows, columns), (height, width) = dy.shape[-2:], _both(kernel)
+    tiled = x.shape[-2:] == (rows * height, columns * width) and _both(stride or kernel) == (height, width)
+    if not tiled or any(padding) or _both(dilation) != (1, 1):
+        return NotImplemented
+    pixels = torch.arange(rows * height * columns * width, device=x.device).view(rows, height, columns, width)
+    windows = (*dy.shape[:-2], rows, 1, columns, 1)
+    return torch.where(indices.reshape(windows) == pixels, dy.reshape(windows), 0.0).reshape(x.shape)
+
+
+def _both(sides: Sequence[int]) -> tuple[int, int]:
+    return sides[0], sides[-1]

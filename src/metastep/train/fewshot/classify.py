@@ -1,4 +1,4 @@
-"""Use a learner on pictures of one's own: adapt to a few of each class, name the others.
+"""Use a learner on your own pictures: adapt to a few of each class, name the others.
 
 learner = metastep.Learner.load("runs/mine")
 for prediction in learner.classify("support", "query").predictions:
@@ -12,21 +12,93 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.Image import Resampling
 from torch import Tensor
 
 from metastep.core.trees import tree_leaves
-from metastep.data.errors import DataError, printable, problem
-from metastep.data.files import entries, exists
+from metastep.data.errors import DataError, Progress, counted, printable, problem, silent
+from metastep.data.files import entries, exists, read_bytes
 from metastep.data.folder import class_files
-from metastep.data.progress import Progress, counted, silent
-from metastep.errors import NonFiniteError
+from metastep.data.images import open_picture, to_pixels
+from metastep.data.pictures import Pixels
+from metastep.errors import MetastepError, NonFiniteError
 from metastep.train.config import FewShot
-from metastep.train.fewshot.choices import Ink
 from metastep.train.fewshot.learner import Learner
-from metastep.train.fewshot.preparing import Prepared, prepare, takes_drawings
+from metastep.train.schema import Ink
+
+# ---- a user's pictures, made like those that a learner was trained on: channels, size, which way round the ink is
+# Drawings (glyphs, Omniglot) have ink 255 on paper 0, as every picture of their training sets does exactly. A photo of
+# ink on paper is mostly the other way round, and its paper is grey; it is inverted and stretched to be like them.
+
+
+Greys = NDArray[np.float32]
+
+DRAWINGS = ("glyphs", "omniglot")
+FAINTEST = 16  # of 255: a picture with less contrast is taken for blank, and its noise not made larger
+TAILS = (0.1, 99.9)  # percentiles that stand for the darkest and the brightest: single pixels may be dust
+
+
+class Prepared(NamedTuple):
+    pixels: Pixels
+    """uint8 (channels, size, size)"""
+    inverted: bool
+
+
+def takes_drawings(config: FewShot) -> bool:
+    """Whether a learner was trained on ink 255 on paper 0"""
+    return config.data.name in DRAWINGS and config.net.channels == 1
+
+
+def prepare(path: Path, config: FewShot, ink: Ink = "auto") -> Prepared:
+    """The image file as `config` was trained on; `ink` is darker or lighter than the paper, or to be found out."""
+    if ink not in get_args(Ink):
+        raise MetastepError(f"ink = {ink!r}: choose one of {', '.join(get_args(Ink))}.")
+    return prepare_bytes(read_bytes(path), path, config, ink)
+
+
+def prepare_bytes(data: bytes, name: str | Path, config: FewShot, ink: Ink = "auto") -> Prepared:
+    """Return the content of an image file as `config` was trained on; errors call it `name`."""
+    size = config.net.size
+    picture = open_picture(data, name, smallest=size)
+    if not takes_drawings(config):
+        return Prepared(to_pixels(picture, size, config.net.channels), inverted=False)
+    grey = np.asarray(picture.convert("L"), np.float32)
+    inverted = ink == "dark" or (ink == "auto" and has_dark_ink(grey))
+    return Prepared(drawing(255 - grey if inverted else grey, size)[None], inverted)
+
+
+def has_dark_ink(grey: Greys) -> bool:
+    """The border is paper: is there more that is darker than it, or more that is brighter?"""
+    paper = paper_of(grey)
+    darkest, brightest = np.percentile(grey, TAILS)
+    down, up = paper - darkest, brightest - paper
+    return bool(paper > 127 if down == up else down > up)
+
+
+def paper_of(grey: Greys) -> float:
+    """The median brightness along the border"""
+    return float(np.median(np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])))
+
+
+def drawing(grey: Greys, size: int) -> Pixels:
+    """Bright ink on any paper -> ink 255 on paper 0, (size, size); filled up with paper to a square, not stretched"""
+    ink = np.clip(grey - paper_of(grey), 0, None)
+    side = max(ink.shape)
+    top, left = ((side - n) // 2 for n in ink.shape)
+    square = np.zeros((side, side), np.float32)
+    square[top : top + ink.shape[0], left : left + ink.shape[1]] = ink
+    small = np.asarray(Image.fromarray(square).resize((size, size), Resampling.LANCZOS)).clip(0)
+    peak = float(small.max())
+    return np.rint(small * (255 / peak if peak >= FAINTEST else 1)).clip(0, 255).astype(np.uint8)
+
+
+# ---- classify
 
 
 @dataclass(frozen=True)
@@ -66,7 +138,7 @@ class Classified:
 
     @property
     def accuracy(self) -> float | None:
-        """In percent, over the queries whose class is known"""
+        """Return the accuracy in percent, over the queries whose class is known."""
         right = [prediction.name == prediction.truth for prediction in self.judged]
         return 100 * sum(right) / len(right) if right else None
 
@@ -197,7 +269,7 @@ def _no_folder(path: Path) -> Path:
 
 
 def _readable(paths: Iterable[Path], config: FewShot, ink: Ink) -> tuple[list[Prepared], dict[Path, str]]:
-    """Those that are pictures, and what is wrong with the others"""
+    """Return the files that are pictures, and what is wrong with the others."""
     ready, unreadable = [], {}
     for path in paths:
         try:

@@ -9,24 +9,54 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.nn.functional import cross_entropy
 
 from metastep.core.checks import require_data, require_pictures
-from metastep.core.modules import apply, parameters
-from metastep.core.problems import params_of
+from metastep.core.modules import apply, parameters, use_batch_statistics
+from metastep.core.problems import accuracy, few_shot, params_of
 from metastep.core.trees import Tree, map_tree, tree_leaves, zeros_like
 from metastep.core.windows import InnerLoop, Task, task_gradient
 from metastep.errors import MetastepError
+from metastep.nets.registry import comes_with_metastep, load_net, made, require_answers
+from metastep.step.gradient import MetaGradient
 from metastep.train import checkpoints
 from metastep.train.config import FewShot
-from metastep.train.errors import CheckpointError
-from metastep.train.fewshot.building import build_net, gradient_of, trusted
-from metastep.train.fewshot.shipped import find_learner
+from metastep.train.io import CheckpointError
+from metastep.train.presets import find_learner
+from metastep.train.remembered import trusted
 from metastep.train.run import Run, Which
 from metastep.train.validated import from_plain, to_plain
 
 if TYPE_CHECKING:
-    from metastep.train.fewshot.choices import Ink
     from metastep.train.fewshot.classify import Classified
+    from metastep.train.schema import Ink
+
+
+def gradient_of(config: FewShot, net: nn.Module) -> MetaGradient:
+    """Return the meta-gradient that a configuration describes, through a net that was built before."""
+    return MetaGradient(
+        few_shot(net, cross_entropy, {"accuracy": accuracy}),
+        config.method,
+        config.inner,
+        steps=config.steps,
+        batch=config.batch,
+        shuffled=config.shuffles_batches,
+        chunk_size=config.chunk_size,
+    )
+
+
+def build_net(config: FewShot) -> nn.Module:
+    """The net with its first parameters, which depend on nothing but the configuration"""
+    builder, options = load_net(config.net.name), config.net.options
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        given = {"ways": config.data.ways, "channels": config.net.channels, "size": config.net.size}
+        net = use_batch_statistics(made(config.net.name, builder, **given, **options))
+        if not comes_with_metastep(config.net.name):
+            shape = config.net.channels, config.net.size, config.net.size
+            require_answers(net, config.net.name, shape, config.data.ways)
+    return net.double() if config.precision == "float64" else net
+
 
 KIND = "learner"
 ONE_BY_ONE = 16  # pictures judged apart at a time, each with the support
@@ -92,9 +122,9 @@ class Learner:
         """
         path = find_learner(str(path))
         config, tree, taken = _read_run(path, which) if path.is_dir() else _read_file(path)
-        learner = replace(cls.fresh(trusted(config, net)), checkpoint=taken)
+        learner = replace(cls.fresh(trusted(config, {"net.name": net})), checkpoint=taken)
         learner.restore(tree, path)
-        learner.net.eval()  # no dropout in use; BatchNorm keeps to the batch at hand, as it has no other statistics
+        learner.net.eval()  # no dropout in use; BatchNorm uses the batch, since it has no other statistics
         return learner
 
     def save(self, path: str | Path) -> None:

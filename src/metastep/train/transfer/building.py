@@ -1,32 +1,153 @@
-"""What a transfer run works with, built of its configuration."""
+"""What a transfer run works with, built of its configuration: pictures, nets, the source's weights, the iteration."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from metastep.core.modules import draws_noise, evaluation_mode
-from metastep.data.batches import Batches
+from metastep.core.modules import draws_noise, evaluation_mode, parameters
+from metastep.core.optimizers import SGD
+from metastep.data.draw import Batches
+from metastep.data.episodes import PREFIX
+from metastep.data.errors import Progress, printable, silent
 from metastep.data.pictures import Labelled, Pictures
+from metastep.data.registry import data_directory
 from metastep.errors import MetastepError, first_line
-from metastep.nets.making import made, require_answers
-from metastep.nets.registry import comes_with_metastep, load_net
+from metastep.nets.registry import MisfitError, comes_with_metastep, load_net, load_weights, made, require_answers
 from metastep.step.capture import Unit, unit
 from metastep.step.compiler.program_cache import Kin
-from metastep.train.config import WORTH_COMPILING, WORTH_TRACING, FineTuning, Transfer, WhatAndWhere
+from metastep.train import remembered as data
+from metastep.train.config import FineTuning, Scratch, Target, TargetData, Transfer, WhatAndWhere
 from metastep.train.device import prepare_device
+from metastep.train.io import replace_file
+from metastep.train.run import Run
 from metastep.train.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update
-from metastep.train.transfer.iteration import iteration
-from metastep.train.transfer.method import Method, TransferState, initial_state
-from metastep.train.transfer.networks import Guidance, Pair, guidance
-from metastep.train.transfer.packing import LARGE
-from metastep.train.transfer.source import classes_of, head_of, load_source
+from metastep.train.transfer.iteration import LARGE, Method, TransferState, initial_state, iteration
+from metastep.train.transfer.losses import Guidance, Pair, guidance
 from metastep.train.validated import to_plain
+
+# ---- the net that teaches
+# Its weights are from a file or an earlier run, or from a run of its own that comes first.
+
+
+SOURCE = "source"  # in the folder of a run: the run that trains its source
+EPOCHS, RATE, DECAY, BATCH = 30, 0.1, 1e-4, 64
+OTHER_SOURCE = (
+    "Name a source for such pictures: weights of a net, or an earlier run, in source.weights; or what to train one on "
+    "in source.dataset."
+)
+EXPORT = "net.safetensors"  # in the folder of a run: what it has trained, as any PyTorch program can load it
+
+
+def source_run(config: Transfer) -> Transfer:
+    """Training the source is a run like any other, from scratch, with the source net in the target's place"""
+    source = config.source
+    assert source.dataset is not None
+    return Transfer(
+        data=TargetData(
+            source.dataset, config.data.size, augment=source.augment or "none", fingerprint=source.fingerprint
+        ),
+        batch=BATCH,
+        net=Target(source.net),
+        method=Scratch(),
+        inner=SGD(source.lr or RATE, 0.9, weight_decay=_first(source.weight_decay, DECAY)),
+        epochs=source.epochs or EPOCHS,
+        seed=config.seed,
+        checkpoint_seconds=config.checkpoint_seconds,
+        precision=config.precision,
+        device=config.device,
+        compile=config.compile,
+        threads=config.threads,
+    )
+
+
+def _first(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def export(folder: Path, tensors: dict[str, Tensor], classes: int) -> None:
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    replace_file(folder / EXPORT, save(content, {"classes": str(classes)}))
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether the run there came to its end"""
+    return (folder / EXPORT).is_file()
+
+
+def find_weights(name: str, root: Path | None) -> Path:
+    """Find weights where the path says, or else below the data directory; of a run's folder, what it has trained.
+
+    What is not where it was found before may have come into the data directory since.
+    """
+    root, path = root or data_directory(), Path(name).expanduser()
+    places = [path, *([root.expanduser() / (path.name if path.is_absolute() else path)] if root else [])]
+    for place in places:
+        if place.is_dir() and not is_exported(place):
+            Run.open(place).config(Transfer)  # reports a file that is none, or of another kind
+            raise MetastepError(f"source.weights = {name}: no net was trained there to its end. Resume that run first.")
+        if place.exists():
+            return place / EXPORT if place.is_dir() else place
+    looked = " or ".join(repr(str(place)) for place in places)
+    raise MetastepError(
+        f"source.weights: there is no {looked}. Put it there, or give another .safetensors or .pth file, or the folder "
+        "of a transfer run; or leave it out and name source.dataset, to have the source net trained first."
+    )
+
+
+def classes_of(path: Path) -> int:
+    """Return the number of classes: our own files hold it, for others the user gives it."""
+    try:
+        with safe_open(path, "pt") as file:
+            return int(file.metadata()["classes"])
+    except (SafetensorError, TypeError, KeyError, ValueError):
+        raise MetastepError(f"{str(path)!r}: how many classes does that net tell apart? Set source.classes.") from None
+
+
+def load_source(net: nn.Module, config: Transfer, path: Path, leave_out: Sequence[str] = ()) -> nn.Module:
+    """`net` with the source's weights; where they do not fit, it is said why"""
+    try:
+        return load_weights(net, path, leave_out)
+    except MisfitError as misfit:
+        raise MetastepError(f"source.weights = {path}: {_cause(net, config, misfit)}") from misfit
+
+
+def _cause(net: nn.Module, config: Transfer, misfit: MisfitError) -> str:
+    stored, own = misfit.stored, misfit.own
+    if stored and own and misfit.name == next(iter(parameters(net))) and _differ_in(1, stored, own):
+        seen = f"that net takes pictures that are {coloured(stored[1])}"
+        return f"{seen}, and those of {config.data.name} are {coloured(own[1])}. {OTHER_SOURCE}"
+    if stored and own and misfit.name.startswith(head_of(net)) and _differ_in(0, stored, own):
+        return f"that net tells {stored[0]} classes apart, not {own[0]}. Set source.classes to {stored[0]}."
+    return f"{misfit.reason}, so it is no {config.source.net}. Set source.net to the net that was saved there."
+
+
+def _differ_in(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return len(a) == len(b) and [i for i in range(len(a)) if a[i] != b[i]] == [dim]
+
+
+def coloured(channels: int) -> str:
+    return {1: "grey", 3: "in colour"}.get(channels, f"of {channels} channels")
+
+
+def head_of(net: nn.Module) -> str:
+    """Return how the names of its last layer begin, which fine-tuning starts anew."""
+    return list(parameters(net))[-1].rpartition(".")[0] + "."
+
+
+# ---- pictures, nets, the iteration
+
+
+# Iterations: in fewer, what is done first takes as long as it saves.
+WORTH_TRACING = 100  # on a CPU, of small nets
+WORTH_COMPILING = 5_000  # on a GPU
 
 JUDGED = 256  # pictures at a time
 
@@ -68,7 +189,7 @@ def prepare(config: Transfer, splits: Labelled, weights: Path | None) -> Parts:
 
 
 def require_last_batch(net: nn.Module, train: Batches, dtype: torch.dtype) -> None:
-    """A single picture has nothing to be normalised by where a map is one pixel: told now, and not an epoch later"""
+    """Refuse a batch of one picture where a map is one pixel: nothing normalises it. Say so now, not an epoch later"""
     pictures = len(train.data.labels)
     if pictures % train.size != 1:
         return
@@ -120,7 +241,7 @@ def is_compiled(config: Transfer, device: torch.device, iterations: int) -> bool
 def kin_of(config: Transfer, guide: Guidance | None) -> Kin | None:
     """Of its iteration: those of other seeds, which may have sources of their own
 
-    A net of the user's own has none: its code may change while a program goes on, and its name stays.
+    A net of the user's own has none: its code may change while a program runs, and its name stays.
     """
     if not all(map(comes_with_metastep, (config.source.net, config.net.name))):
         return None
@@ -130,7 +251,7 @@ def kin_of(config: Transfer, guide: Guidance | None) -> Kin | None:
 
 
 def layout_on(device: torch.device) -> torch.memory_format:
-    """Of pictures and of weights: cuDNN would bring them to this one in every convolution"""
+    """Return the memory format of pictures and weights. cuDNN would convert to it in every convolution."""
     return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
@@ -157,27 +278,6 @@ def method_of(config: Transfer) -> Method:
         transfer_lr=chosen.transfer_rate,
         **outer,
     )
-
-
-NETS = {"source": ("source", "net", "source.net"), "target": ("net", "name", "net")}  # table, field, as it is typed
-
-
-def trusted(config: Transfer, **typed: str | None) -> Transfer:
-    """A configuration that was read from a file, with the nets (source=, target=) that the user names now.
-
-    A file must not decide what is imported: the path of a user's own module counts only when it is typed again.
-    """
-    for part, name in typed.items():
-        table, field, key = NETS[part]
-        known = getattr(getattr(config, table), field)
-        if name is not None:
-            config = replace(config, **{table: replace(getattr(config, table), **{field: name})})
-        elif ":" in known:
-            raise MetastepError(
-                f"this was trained with a net of its author's own, {known!r}, which would have to be imported "
-                f"and run. If you trust it, name it again: --{key}={known}"
-            )
-    return config
 
 
 def target_net(config: Transfer, data: Pictures, weights: Path | None) -> nn.Module:
@@ -213,7 +313,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def layers_of(net: nn.Module, name: str, chosen: tuple[str, ...] | None, part: str) -> tuple[str, ...]:
-    """Those that were named, or those that the net itself offers as `taps`"""
+    """Return the layers that were named, or those that the net offers as `taps`."""
     offered: tuple[str, ...] | None = getattr(net, "taps", None)
     if layers := chosen or offered:
         return tuple(layers)
@@ -224,3 +324,36 @@ def layers_of(net: nn.Module, name: str, chosen: tuple[str, ...] | None, part: s
 def choose_device(config: Transfer) -> tuple[torch.device, torch.dtype]:
     dtype = torch.float64 if config.precision == "float64" else torch.float32
     return prepare_device(config.device, config.precision, config.threads), dtype
+
+
+def read_data(config: Transfer, root: Path | None, progress: Progress = silent, field: str = "data.name") -> Labelled:
+    """field: what chose its name, for messages"""
+    return data.data_of(config.data, root, progress, field).labelled(per_class=config.data.per_class)
+
+
+def require_alike(config: Transfer, source: Labelled, target: Labelled) -> None:
+    """Before the source is trained, and not after it: it has to see the target's pictures"""
+    theirs, ours = (splits.train.images.shape[1] for splits in (source, target))
+    if theirs != ours:
+        known, name = config.source.dataset or "", config.data.name
+        reason = f"its pictures are {_seen(known, theirs)}, and those of {printable(name)} are {_seen(name, ours)}"
+        raise MetastepError(f"source.dataset = {printable(known)}: {reason}. {OTHER_SOURCE}")
+
+
+def _seen(name: str, channels: int) -> str:
+    """Say how pictures are seen: those of a folder are always read in colour."""
+    return f"{'read ' if name.startswith(PREFIX) else ''}{coloured(channels)}"
+
+
+def remembered(config: Transfer, root: Path | None) -> Transfer:
+    """`config` with the places of the user's own folders and files, and what the folders hold now.
+
+    Weights that are named below the data directory keep that name: for others, the directory may be elsewhere.
+    """
+    source = config.source
+    if config.trains_source and source.dataset is not None:
+        dataset, fingerprint = data.as_it_is(source.dataset, root)
+        source = replace(source, dataset=dataset, fingerprint=fingerprint)
+    if source.weights is not None and (file := Path(source.weights).expanduser()).exists():
+        source = replace(source, weights=str(file.resolve()))
+    return replace(config, data=data.remembered(config.data, root), source=source)

@@ -1,8 +1,8 @@
 """How good a target net is: pictures that it names rightly, by its running statistics."""
 
-import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -12,118 +12,115 @@ from torch.nn.functional import cross_entropy
 
 from metastep.core.modules import evaluation_mode
 from metastep.core.trees import Tree, map_tree
-from metastep.data.batches import Batches
-from metastep.data.progress import Progress, silent
+from metastep.data.draw import Batches
+from metastep.data.errors import Progress, silent
+from metastep.data.pictures import Labelled
 from metastep.train.config import Transfer
-from metastep.train.errors import CheckpointError
-from metastep.train.fields import Device
-from metastep.train.run import Run, Which
-from metastep.train.transfer.building import choose_device, network, trusted
+from metastep.train.evaluate import ClassScore, Judged, OnPictures, digest, mean
+from metastep.train.io import CheckpointError
+from metastep.train.remembered import moved_to, trusted
+from metastep.train.run import Run, Which, trained_of
+from metastep.train.schema import Device
+from metastep.train.transfer.building import choose_device, network, read_data
 from metastep.train.transfer.features import tap
-from metastep.train.transfer.reading import read_data, with_data_moved
-from metastep.train.validated import to_plain
 
 BATCH = 256
+Part = Literal["test", "val", "train"]
 
 
-class Judged(NamedTuple):
-    """Of a part of the data, on the device"""
+class Taught(NamedTuple):
+    """A run's target net at a checkpoint, and the pictures that it learned and is judged by"""
 
-    loss: Tensor
-    right: Tensor  # of each class
-    pictures: Tensor
-
-    @property
-    def accuracy(self) -> Tensor:
-        return self.right.sum() / self.pictures.sum()
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    name: str
-    accuracy: float
-    """In percent"""
-    pictures: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    dataset: str
-    split: str
-    checkpoint: str
+    config: Transfer
+    splits: Labelled
+    checkpoint: Which
     epoch: int
-    """After how many epochs the checkpoint was written"""
-    accuracy: float
-    """In percent"""
-    pictures: int
-    classes: tuple[ClassScore, ...]
-    seconds: float
+    net: nn.Module
+    params: Tree
+    buffers: Tree
+    dtype: torch.dtype
+
+    def logits(self, part: Part) -> Tensor:
+        return logits_of(self.net, self.params, self.buffers, self.batches(part), self.dtype)
+
+    def batches(self, part: Part) -> Batches:
+        pictures = getattr(self.splits, part).to(next(iter(self.params.values())).device)
+        return Batches(pictures, BATCH, self.config.data.augment, training=False)
 
 
 @torch.no_grad()
-def judge(net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: torch.dtype = torch.float32) -> Judged:
-    """Nothing here waits for the device"""
-    number, device = len(batches.data.names), batches.data.labels.device
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    right, count = (torch.zeros(number, dtype=torch.float64, device=device) for _ in range(2))
+def logits_of(
+    net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """(pictures, classes); nothing here waits for the device"""
     with evaluation_mode(net):
-        for x, y in batches.epoch(0):
-            logits = tap(net, params, buffers, x.to(dtype), ())[0]
-            loss += cross_entropy(logits, y, reduction="sum")
-            right.index_add_(0, y, (logits.argmax(1) == y).double())
-            count.index_add_(0, y, torch.ones_like(y, dtype=torch.float64))
-    return Judged(loss / count.sum(), right, count)
+        return torch.cat([tap(net, params, buffers, x.to(dtype), ())[0] for x, _ in batches.epoch(0)])
 
 
-def evaluate(
+def judge(net: nn.Module, params: Tree, buffers: Tree, batches: Batches, dtype: torch.dtype = torch.float32) -> Judged:
+    logits, labels = logits_of(net, params, buffers, batches, dtype), batches.data.labels
+    loss = cross_entropy(logits.double(), labels, reduction="none")
+    right = (logits.argmax(1) == labels) & loss.isfinite()
+    return Judged(loss[:, None], right[:, None].double())
+
+
+def load(
     folder: Path,
-    split: Literal["test", "val", "train"] = "test",
     checkpoint: Which = "best",
     data: Path | None = None,
     target_net: str | None = None,
     progress: Progress = silent,
     device: Device = "auto",
     target_data: str | None = None,
-) -> Evaluation:
-    """A run's target net on a part of its own data; on `device`, wherever it was trained
+) -> Taught:
+    """A run's target net, on `device`, wherever it was trained
 
     target_data: where the user's own folder of pictures is, if it was moved.
     """
     run = Run.open(folder)
-    kept = with_data_moved(run.config(Transfer), data, None, target_data)
-    config = replace(trusted(kept, target=target_net), device=device)
+    config = run.config(Transfer)
+    config = replace(config, data=moved_to(config.data, data, target_data), device=device)
+    config = trusted(config, {"net.name": target_net}, only="net.name")
     place, dtype = choose_device(config)
     splits = read_data(config, data, progress)
-    batches = Batches(getattr(splits, split).to(place), BATCH, config.data.augment, training=False)
     taken = run.taken(checkpoint)
     saved = run.load(taken)
     try:
-        state, epoch = saved["state"], saved["trained"]["epoch"]
+        state, epoch = saved["state"], trained_of(saved, run.checkpoint(taken)).length
         params, buffers = state["target"]["params"]["target"], state["buffers"]
     except (KeyError, TypeError) as error:
         where = str(run.checkpoint(taken))
         raise CheckpointError(f"{where!r}: is no checkpoint of transfer training ({error}).") from error
-
-    began = time.perf_counter()
     net = network(config.net.name, splits.train, len(splits.train.names), config.seed).to(place, dtype)
     params, buffers = map_tree(lambda x: x.to(place), (params, buffers))
-    judged = judge(net, params, buffers, batches, dtype)
-    return Evaluation(
-        config.data.name,
-        split,
-        taken,
-        epoch=epoch,
-        accuracy=100 * float(judged.accuracy),
-        pictures=int(judged.pictures.sum()),
-        classes=tuple(_scores(splits.train.names, judged)),
+    return Taught(config, splits, taken, epoch, net, params, buffers, dtype)
+
+
+def evaluate(taught: Taught, split: Part = "test") -> OnPictures:
+    """On a part of the pictures of its run"""
+    began = time.perf_counter()
+    batches = taught.batches(split)
+    judged = judge(taught.net, taught.params, taught.buffers, batches, taught.dtype)
+    right = 100 * judged.accuracy[:, -1].cpu()
+    score = mean(right)
+    return OnPictures(
+        dataset=taught.config.data.serving(split).name,
+        split=split,
+        checkpoint=taught.checkpoint,
+        weights=digest(taught.params),
+        accuracy=score.mean,
+        interval=score.interval,
         seconds=time.perf_counter() - began,
+        accuracies=tuple(right.tolist()),
+        not_finite=int((~judged.loss.isfinite()).sum()),
+        fingerprint=taught.config.data.serving(split).fingerprint,
+        epoch=taught.epoch,
+        classes=tuple(_by_class(taught.splits.train.names, right, batches.data.labels.cpu())),
     )
 
 
-def _scores(names: tuple[str, ...], judged: Judged) -> list[ClassScore]:
-    rows = zip(names, judged.right.tolist(), judged.pictures.tolist(), strict=True)
-    return [ClassScore(name, 100 * right / count if count else 0.0, int(count)) for name, right, count in rows]
-
-
-def to_json(evaluation: Evaluation) -> str:
-    return json.dumps(to_plain(evaluation), indent=1)
+def _by_class(names: tuple[str, ...], right: Tensor, labels: Tensor) -> Iterator[ClassScore]:
+    for label, name in enumerate(names):
+        of_class = right[labels == label]
+        score = mean(of_class) if len(of_class) else (0.0, 0.0)
+        yield ClassScore(name, *score, len(of_class))

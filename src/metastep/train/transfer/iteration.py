@@ -2,31 +2,243 @@
 
     φ, v  ←  one real step on L_acc + β L_tfr
     T virtual steps on β L_tfr in windows of n, one on L_acc; how L_acc answers to θ after them, by the reverse sweep
-    θ     ←  one step of Adam;  φ, v and the running statistics go on from the real step: the rest was never stored
+    θ     ←  one step of Adam;  φ, v and the running statistics continue from the real step: the rest was never stored
 
-Nothing here waits for the device, so an iteration can be captured.
+Nothing here waits for the device, so an iteration can be captured. An optimizer sees small parameters as one vector: a
+few passes in place of many small ones. A checkpoint keeps the state as a tree.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
+from torch.func import grad, grad_and_value, jvp
 from torch.nn.functional import cross_entropy
 
-from metastep.core.counting import count_gradient
-from metastep.core.optimizers import State
-from metastep.core.trees import Tree
+from metastep.core.counting import count_gradient, count_product
+from metastep.core.curvature import exact_forward
+from metastep.core.estimators import Estimate, first_order, unrolled
+from metastep.core.guards import Guarded, guarded, session
+from metastep.core.modules import parameters
+from metastep.core.optimizers import SGD, Adam, InnerOptimizer, State, is_linear
+from metastep.core.rates import Rate
+from metastep.core.trees import (
+    Tree,
+    from_vector,
+    hollow_like,
+    map_tree,
+    relative_change,
+    require_same,
+    to_vector,
+    tree_flatten,
+    tree_leaves,
+    tree_unflatten,
+    zeros_like,
+)
+from metastep.core.windows import InnerLoop, Loss, Problem, Window, task_gradient, window_lengths
 from metastep.errors import MetastepError
-from metastep.train.transfer.features import Tapped, tap_and_update
-from metastep.train.transfer.lookahead import Lookahead
-from metastep.train.transfer.losses import Batch, Losses
-from metastep.train.transfer.method import Method, TransferState, initial_state
-from metastep.train.transfer.networks import Guidance, Weights
-from metastep.train.transfer.transfer_loss import Guides, guides
+from metastep.train.io import CheckpointError
+from metastep.train.transfer.features import Tapped, buffers_of, tap_and_update
+from metastep.train.transfer.losses import Batch, Guidance, Guides, Losses, Weights, guides
+from metastep.train.validated import Count, CountOrNone, Flag, Positive, Rate as NotNegative, checked
 
-__all__ = ["Batch", "Iterate", "Method", "Metrics", "TransferState", "initial_state", "iteration"]
+LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
+
+
+class Packed(NamedTuple):
+    """The same steps as `inner`, whose rates must be one for all parameters."""
+
+    inner: InnerOptimizer
+
+    def init(self, params: Tree) -> State:
+        return self.inner.init(params)
+
+    def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
+        if not tree_leaves(state.params):
+            return State(state.params, state.memory, state.step + steps)
+        packs = State(packed(state.params), tuple(packed(tree) for tree in state.memory), state.step)
+        after = self.inner.advance(packs, packed(grad), meta, steps)
+        memory = tuple(unpacked(pack, state.params) for pack in after.memory)
+        return State(unpacked(after.params, state.params), memory, after.step)
+
+    def is_linear(self, state: State, meta: Tree, steps: int) -> bool:
+        return is_linear(self.inner, state, meta, steps)
+
+
+def packed(tree: Tree) -> list[Tensor]:
+    """The large leaves, and all others as one vector"""
+    leaves = tree_leaves(tree)
+    small = [leaf for leaf in leaves if leaf.numel() < LARGE]
+    return [leaf for leaf in leaves if leaf.numel() >= LARGE] + ([to_vector(small)] if small else [])
+
+
+def unpacked(pack: list[Tensor], like: Tree) -> Tree:
+    leaves, spec = tree_flatten(like)
+    small = [leaf for leaf in leaves if leaf.numel() < LARGE]
+    large, rest = iter(pack), iter(from_vector(pack[-1], small) if small else ())
+    return tree_unflatten([next(rest if leaf.numel() < LARGE else large) for leaf in leaves], spec)
+
+
+@checked(frozen=True)
+class Method:
+    """How a target is trained: alone (scratch), or guided by a source (transfer).
+
+    Baseline: steps T, window 1. Multi-step: window n. With steps = 0 or learned = False, θ stays where it started.
+    transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
+    """
+
+    kind: Literal["scratch", "transfer"] = "transfer"
+    steps: CountOrNone = 2
+    window: Count = 1
+    beta: NotNegative = 0.5
+    learned: Flag = True  # False: build the guidance with uniform weights
+    outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
+    transfer_lr: Positive = 1.0
+    optimizer: Any = SGD(0.1, 0.9, weight_decay=1e-4)
+    meta_lr: NotNegative = 1e-3
+    meta_weight_decay: NotNegative = 1e-4
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.optimizer, "lr"):
+            raise MetastepError(f"optimizer = {self.optimizer!r} has no rate lr for a schedule to move: use ms.SGD.")
+
+    @property
+    def learns(self) -> bool:
+        """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
+        return self.kind == "transfer" and self.learned and self.steps > 0
+
+    def inner(self, lr: Rate) -> Packed:
+        return Packed(replace(self.optimizer, lr=lr))
+
+    @property
+    def meta_optimizer(self) -> Packed:
+        return Packed(Adam(self.meta_lr, weight_decay=self.meta_weight_decay))
+
+
+class TransferState(NamedTuple):
+    target: State  # φ = {"target": …, "matching": …} by name, the optimizer's memory, the step (float64, 0-d)
+    buffers: Tree  # running statistics of the target, by name
+    meta: State  # θ by name, its Adam's moments and step
+
+
+def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
+    """Return where training starts: copies of what the modules hold. Its structure then stays as it is."""
+    matching = parameters(guidance.matching) if guidance else {}
+    networks = parameters(guidance.networks) if guidance else {}
+    params = _copied({"target": parameters(target.module), "matching": matching})
+    none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
+    return TransferState(
+        _fresh(method.inner(0.0), params, none_yet),
+        _copied(buffers_of(target.module)),
+        _fresh(method.meta_optimizer, _copied(networks), none_yet.clone()),
+    )
+
+
+def _fresh(inner: Packed, params: Tree, step: Tensor) -> State:
+    # torch.optim makes a velocity in the first step, v = ĝ; from a velocity of 0 the first step gives the same.
+    velocity = (zeros_like(params),) if isinstance(inner.inner, SGD) and inner.inner.momentum else ()
+    return State(params, inner.init(params).memory or velocity, step)
+
+
+def _copied(tree: Tree) -> Tree:
+    return map_tree(lambda x: x.detach().clone(), tree)
+
+
+def to_tree(state: TransferState, sums: dict[str, Tensor]) -> dict[str, Any]:
+    """Return what a checkpoint keeps: the state, and the sums of an epoch that is not over."""
+    parts = {"target": _kept(state.target), "buffers": state.buffers, "meta": _kept(state.meta)}
+    return {"state": parts, "sums": sums}
+
+
+def _kept(state: State) -> dict[str, Any]:
+    memory = {str(i): tree for i, tree in enumerate(state.memory)}
+    return {"params": state.params, "memory": memory, "step": state.step}
+
+
+def from_tree(tree: Any, like: TransferState, path: Path) -> tuple[TransferState, dict[str, Tensor]]:
+    """Return state and sums. `like` says on which device and in which layout; `path` is where the tree came from."""
+    try:
+        kept, sums = tree["state"], dict(tree["sums"])
+        found = TransferState(_state(kept["target"]), kept["buffers"], _state(kept["meta"]))
+        require_same(like, found, "the state of this run and its checkpoint's")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{str(path)!r}: is no checkpoint of transfer training ({error}).") from error
+    except MetastepError as error:
+        raise CheckpointError(f"{str(path)!r}: does not fit the nets of this run: {error}") from error
+    return map_tree(_placed, like, found), sums
+
+
+def _placed(like: Tensor, saved: Tensor) -> Tensor:
+    return torch.empty_like(like, dtype=saved.dtype).copy_(saved)
+
+
+def _state(tree: dict[str, Any]) -> State:
+    return State(tree["params"], tuple(tree["memory"].values()), tree["step"])
+
+
+# ---- the virtual steps: where φ would go under θ, and how the outer loss there answers to θ
+
+
+class Lookahead(NamedTuple):
+    """T steps on β L_tfr in windows of n and one on L_acc, from the state that the real step has reached."""
+
+    method: Method
+    losses: Losses
+    start: State
+    batch: Batch
+    lr: Tensor | float
+
+    def estimate(self, meta: Tree) -> Estimate:
+        """The outer loss and its gradient in θ; the surrogate sees only the θ that stands in the outer loss itself."""
+        lengths = window_lengths(self.method.steps, self.method.window)
+        windows = [*(self.window(self.losses.transfer, n) for n in lengths), self.window(self.losses.accuracy, 1)]
+        exactly = self.method.outer == "accuracy"
+        outer = self.losses.accuracy if exactly else self.losses.total
+        problem = Problem(lambda meta, batch: self.start, lambda batch, lengths: windows, outer)
+        loop = InnerLoop(problem, self.method.inner(self.rate()), lengths)
+        estimator = unrolled(loop, partial(curvature, windows[0])) if exactly else first_order(loop)
+        with session():  # its losses are our own
+            return estimator(meta, self.batch)
+
+    def window(self, loss: Loss, steps: int) -> Window:
+        return Window(Guarded(loss), self.batch, steps)  # dropout has one mask, however often the sweep returns
+
+    def rate(self) -> Rate:
+        """The rate of the real step, times `transfer_lr` in the first T steps from here"""
+        factor, end = self.method.transfer_lr, self.start.step + self.method.steps
+        if factor == 1:
+            return self.lr
+        return lambda meta, step: self.lr * (1 + (factor - 1) * (step < end).to(end))
+
+    def gradient_difference(self, meta: Tree) -> Tensor:
+        """‖∇L_tfr(φ₁) − ∇L_tfr(φ₀)‖ / ‖∇L_tfr(φ₁)‖ over one step"""
+        window = self.window(self.losses.transfer, 1)
+        before = task_gradient(window, self.start.params, meta)
+        moved = self.method.inner(self.rate()).advance(self.start, before, meta, 1)
+        after = task_gradient(window, moved.params, meta)
+        return relative_change(before, after)
+
+
+def curvature(first: Window, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    """Exact, by forward mode, which `normalising` is written out for; φ before the first window owes nothing to θ, so
+    that nobody asks for (∂²L/∂φ²)·direction there
+    """
+    return (mixed if window.loss is first.loss else exact_forward)(window, params, meta, direction)
+
+
+def mixed(window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
+    """(0, (∂²L/∂θ∂φ)·direction): the derivative of ∂L/∂θ along φ, a forward pass of the target and none backward"""
+    count_product()
+    gradient = grad(guarded(window.loss).twice, argnums=1)
+    return hollow_like(params), jvp(lambda p: gradient(p, meta, window.batch), (params,), (direction,))[1]
+
+
+# ---- an iteration
+
 
 Metrics = dict[str, Tensor]
 Iterate = Callable[[TransferState, Batch, Tensor | float], tuple[TransferState, Metrics]]
@@ -71,7 +283,7 @@ def iteration(
 
 
 def looks(guidance: Guidance | None, x: Tensor, recompute: bool) -> Callable[[], Guides]:
-    """What the source makes of the pictures: found once for all losses, or again by each"""
+    """Return the source's features of the pictures: once for all losses, or again for each."""
     if guidance is None:
         return lambda: Guides([], [])
     look = partial(guides, guidance, x)
@@ -105,6 +317,6 @@ def real_step(
 
 
 def summary(weights: list[Weights]) -> Metrics:
-    """For each pair: the mean λ, and how sharp w is, from 1 (all channels alike) to C (one channel alone)"""
+    """Return for each pair the mean λ, and how sharp w is, from 1 (all channels alike) to C (one alone)."""
     sharpness = [weight.what.shape[1] * weight.what.amax(1).mean() for weight in weights]
     return {"where": torch.stack([weight.where.mean() for weight in weights]), "what": torch.stack(sharpness)}

@@ -1,4 +1,4 @@
-"""Gradients of a convolution: by its weights, and by what it saw."""
+"""Compute the gradients of a convolution by its weights and by its input."""
 
 import triton
 import triton.language as tl
@@ -20,7 +20,7 @@ from metastep.step.chain.kernels.tiles import (
 
 @triton.jit
 def cotangent_of(da, da_t, z, z_t, numbers, dn, dn_t, at, mask, DUAL: tl.constexpr):
-    """Writes dn = da·[n > 0]; its sums over these rows: Σdn, Σdn·ẑ, Σdṅ, Σ(dṅ·ẑ + dn·ẑ˙)"""
+    """Write dn = da·[n > 0], and return its sums over these rows: Σdn, Σdn·ẑ, Σdṅ, Σ(dṅ·ẑ + dn·ẑ˙)."""
     a, b, _, _, mean, rstd, mean_t, cross = numbers
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
     opened = mask & (value * a + b > 0)
@@ -53,9 +53,9 @@ def data_kernel(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """da of what the block saw by the transposed convolution, and from it dn of the block below and its sums.
+    """Write dn of the block below and its sums, from da of the input by the transposed convolution.
 
-    Input positions that differ by a multiple of the stride see the same taps: they are one phase, S · S in all.
+    Input positions that differ by a multiple of the stride have the same taps. They form a phase, S · S in all.
     """
     follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -76,7 +76,7 @@ def data_kernel(
     acc_t = tl.zeros((BLOCK_R, C), tl.float32)
     ky0, kx0 = (py + PAD) % S, (px + PAD) % S
     across = (K - kx0 + S - 1) // S
-    y0, x0 = (y + PAD - ky0) // S, (x + PAD - kx0) // S  # exact: what differs by a multiple of S is another tap
+    y0, x0 = (y + PAD - ky0) // S, (x + PAD - kx0) // S  # exact division: other remainders belong to other taps
     corner = ((image * width + y0) * width + x0) * O
     for step in range((K - ky0 + S - 1) // S * across * (O // BLOCK_K)):
         tap = step // (O // BLOCK_K)
@@ -104,7 +104,7 @@ def weight_kernel(
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """dw = (a⁻)ᵀ dz of some taps, which read dz once, and some channels over a part of the rows, or its derivative"""
+    """Write dw = (a⁻)ᵀ dz, or its derivative, of some taps and channels over a part of the rows. dz is read once."""
     follow(CHAINED)
     number, part, task = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     first_tap, pictures = number // (C // BLOCK_C) * TAPS, rows // (width * width)
@@ -149,7 +149,7 @@ def patch_weight_kernel(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, POOL: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """The same of all taps at once, where there are few channels: dz is needed only here, and made only here"""
+    """Write the same for all taps at once if there are few channels. dz is computed here, its only reader."""
     follow(CHAINED)
     part, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
@@ -183,7 +183,7 @@ def before_norm_kernel(
     SCALED: tl.constexpr, BIAS: tl.constexpr, dz, dz_t, rows, width,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """dz and dż, which the two kernels above read once for every tap; they may take the place of dn and dṅ"""
+    """Write dz and dż, maybe in place of dn and dṅ. The two kernels above read them once for every tap."""
     follow(CHAINED)
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)

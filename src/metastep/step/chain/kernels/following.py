@@ -1,7 +1,7 @@
-"""Kernels that start before the one before them has ended, where a GPU can do that (Hopper and later).
+"""Start kernels before the previous one has ended, on GPUs that support it (Hopper and later).
 
-A meta-step is a chain of hundreds of kernels of a few microseconds each: starting them one after the other's end is a
-part of its time that can be seen.
+A meta-step is a sequence of hundreds of kernels of a few microseconds each. Waiting for each to end before the next one
+starts takes a visible part of the time.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from metastep.step.chain.starting import start
 
 @triton.jit
 def follow(CHAINED: tl.constexpr):
-    """First of all, wait for what the kernel before writes; and let the next one start, which will wait likewise"""
+    """Wait for the writes of the previous kernel, and let the next one start, which waits in the same way."""
     if CHAINED:
         gdc_wait()
         gdc_launch_dependents()
@@ -25,7 +25,7 @@ def follow(CHAINED: tl.constexpr):
 
 @dataclass(frozen=True)
 class Kernel:
-    """Its last argument, CHAINED, is what it begins to `follow` with; the launch says so to the GPU too"""
+    """Launch a kernel. Its last argument, CHAINED, goes to `follow`; the launch tells the GPU the same."""
 
     compiled: Any
 
@@ -37,5 +37,5 @@ class Kernel:
 
 
 def kernel(*numbers: str) -> Callable[[Any], Kernel]:
-    """Compiled once for all values of these: Triton would compile others for 1 and for multiples of 16"""
+    """Compile once for all values of these arguments. Triton would specialise for 1 and for multiples of 16."""
     return lambda function: Kernel(triton.jit(function, do_not_specialize=numbers))

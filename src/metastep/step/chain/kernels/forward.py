@@ -1,4 +1,4 @@
-"""Convolution, and max-pooling of what it made."""
+"""Convolve, and max-pool the result."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def _of_patches(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, DUAL: tl.constexpr,
     BLOCK_R: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """z and ż of pictures with few channels, whose patches are read as a whole"""
+    """Return z and ż of pictures with few channels, whose patches are read as a whole."""
     k, o = tl.arange(0, COLUMNS), tl.arange(0, O)
     acc = tl.zeros((BLOCK_R, O), tl.float32)
     acc_t = tl.zeros((BLOCK_R, O), tl.float32)
@@ -34,7 +34,7 @@ def _of_taps(
     C: tl.constexpr, O: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, READY: tl.constexpr,
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """z and ż of what another block made, tap by tap"""
+    """Return z and ż for the output of another block, tap by tap."""
     o = tl.arange(0, O)
     acc = tl.zeros((BLOCK_R, O), tl.float32)
     acc_t = tl.zeros((BLOCK_R, O), tl.float32)
@@ -71,7 +71,7 @@ def forward_kernel(
     DUAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and of these rows: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    """Write z = conv(a⁻, w), ż = conv(ȧ⁻, w) + conv(a⁻, ẇ), and their mean, Σ(z − mean)², mean ż, Σ(z − mean)ż."""
     follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pictures = rows // (width * width)
@@ -96,7 +96,7 @@ def forward_kernel(
     out = (task * rows + r)[:, None] * O + o[None, :]
     tl.store(z + out, acc, mask=row_mask[:, None])
     count = tl.minimum(rows - block * BLOCK_R, BLOCK_R).to(tl.float32)
-    mean = tl.sum(acc, 0) / count  # rows beyond the last are 0
+    mean = tl.sum(acc, 0) / count  # rows after the last are 0
     away = tl.where(row_mask[:, None], acc - mean[None, :], 0.0)
     z_sums += (task * tl.num_programs(0) + block) * 4 * O + o
     tl.store(z_sums, mean)
@@ -113,9 +113,9 @@ def pool_kernel(
     seen, seen_t, ready, ready_t, places, rows, stride, width, side,
     O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr, BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """z and ż where n is the largest of its window, the first of equal ones, which that was, and a and ȧ there
+    """Write z, ż, a and ȧ at the first largest n of each window, and its place.
 
-    Where all of a window are closed, nothing passes whichever was taken.
+    If no n of a window is positive, its output and gradient are 0 whichever place is taken.
     """
     follow(CHAINED)
     task, o = tl.program_id(1).to(tl.int64), tl.arange(0, O)

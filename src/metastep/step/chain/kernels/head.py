@@ -1,4 +1,4 @@
-"""The linear head, its loss, and the way back through it."""
+"""Compute the linear head, its loss and its backward."""
 
 import triton
 import triton.language as tl
@@ -11,13 +11,13 @@ from metastep.step.chain.kernels.tiles import activation, dot, load_pair
 
 @triton.jit
 def _by_channel(x, C: tl.constexpr, BLOCK_F: tl.constexpr):
-    """Features are channels of positions: the sum over positions"""
+    """Return sums over positions. Features are the channels of all positions."""
     return tl.sum(tl.reshape(x, (BLOCK_F // C, C)), 0)
 
 
 @triton.jit
 def _cross_entropy(logits, logits_t, y, j, real, there, pictures, COLUMNS: tl.constexpr, DUAL: tl.constexpr):
-    """Loss and hit of each picture, the mean's gradient by the logits, and how that moves along logits_t"""
+    """Return loss and hit of each picture, the gradient of the mean loss by the logits, and its derivative."""
     logits = tl.where(real[None, :], logits, -float("inf"))
     target = j[None, :] == y[:, None]
     top = tl.max(logits, 1)
@@ -42,7 +42,7 @@ def _logits(
     FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_F: tl.constexpr,
     DUAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of the pictures i, and their derivative"""
+    """Return the logits of the pictures i, and their derivative."""
     logits = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     logits_t = tl.zeros((BLOCK_N, COLUMNS), tl.float32)
     for first in range(0, FEATURES, BLOCK_F):
@@ -67,7 +67,7 @@ def _way_back(
     C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient by the logits: writes that by the weights, and dn; its sums, for each channel"""
+    """Write the gradient by the weights and dn, from the gradient by the logits. Return the sums of dn per channel."""
     d_shift, d_scale = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
     d_shift_t, d_scale_t = tl.zeros((BLOCK_F,), tl.float32), tl.zeros((BLOCK_F,), tl.float32)
     for first in range(0, FEATURES, BLOCK_F):
@@ -104,7 +104,7 @@ def head_kernel(
     C: tl.constexpr, FEATURES: tl.constexpr, WAYS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_F: tl.constexpr, DUAL: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Logits, cross-entropy and hits of some pictures, the gradient of the head by them, and dn of the last block"""
+    """Write cross-entropy and hits of some pictures, their gradient of the head, and dn of the last block."""
     follow(CHAINED)
     block, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     i, j = block * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, COLUMNS)
@@ -124,7 +124,7 @@ def head_kernel(
     tl.store(judged, tl.sum(loss, 0))
     tl.store(judged + 1, tl.sum(hit, 0))
     part = block * part_stride + task * out_stride
-    tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 behind the last class
+    tl.store(d_b + part + j, tl.sum(d_t, 0), mask=j < filled)  # 0 after the last class
     found = _way_back(
         d, d_t, z, z_t, numbers, w, w_t, d_w + part, dn, dn_t, i, j, there, real, task, pictures,
         C, FEATURES, WAYS, COLUMNS, BLOCK_N, BLOCK_F, DUAL, PRECISION,

@@ -1,7 +1,7 @@
-"""Sums over all rows, made of those over blocks of rows: what BatchNorm needs on the way forth, and back.
+"""Join sums over blocks of rows into sums over all rows, for the forward and the backward of BatchNorm.
 
-Whoever reads z (or dn) makes them itself, every program for the channels that it reads: a kernel that did it for all of
-them would take longer to start than they take together.
+Every program that reads z (or dn) joins the sums of its channels. A separate kernel would take longer to start than all
+of them take together.
 """
 
 import triton
@@ -10,15 +10,15 @@ import triton.language as tl
 from metastep.step.chain.kernels.following import follow, kernel
 from metastep.step.chain.kernels.tiles import NORM_ROWS, load_pair, norm_of
 
-FEW = tl.constexpr(32)  # sums that are taken at a time: so many stay in registers, to be gone over twice
+FEW = tl.constexpr(32)  # sums at a time: so many stay in registers for two passes
 
 
 @triton.jit
 def _over_blocks(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr):
-    """Of the channels c and of FEW blocks of `per` rows from the `first`: mean, Σ(z − mean)², mean ż, Σ(z − mean)ż"""
+    """Return mean, Σ(z − mean)², mean ż and Σ(z − mean)ż of the channels c over FEW blocks of `per` rows."""
     b = first + tl.arange(0, FEW)
     at, mask = (b * 4 * C)[:, None] + c[None, :], (b * per < rows)[:, None]
-    count = tl.minimum(rows - b * per, per).to(tl.float32)[:, None]  # the last may have fewer
+    count = tl.minimum(rows - b * per, per).to(tl.float32)[:, None]  # the last block may have fewer
     there = tl.minimum(rows - first * per, FEW * per).to(tl.float32)
     means, means_t = load_pair(sums, sums + 2 * C, at, mask, DUAL)
     squares, products = load_pair(sums + C, sums + 3 * C, at, mask, DUAL)
@@ -36,7 +36,7 @@ def _over_blocks(sums, c, first, rows, per, C: tl.constexpr, DUAL: tl.constexpr)
 def join_kernel(
     sums, fewer, rows, per, C: tl.constexpr, SOME: tl.constexpr, DUAL: tl.constexpr, CHAINED: tl.constexpr
 ):  # fmt: skip
-    """Sums of blocks that are FEW times as long"""
+    """Write sums of blocks that are FEW times as long."""
     follow(CHAINED)
     group, task = tl.program_id(0), tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * SOME + tl.arange(0, SOME)
@@ -55,9 +55,9 @@ def made_norm(
     sums, norm, scale, shift, scale_t, shift_t, rows, per, eps, stride, task, keep, c,
     C: tl.constexpr, SCALED: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """What `norm_of` reads, of at most FEW blocks; one program of each task must keep it for those that come later"""
+    """Return what `norm_of` reads, from at most FEW blocks. One program of each task stores it for later kernels."""
     at, gamma, gamma_t = task * stride + c, 1.0, 0.0
-    if SCALED:  # asked for before the sums are waited for, and so is all that is read
+    if SCALED:  # loaded before the wait for the sums
         gamma, gamma_t = load_pair(scale, scale_t, at, c < C, DUAL)
     beta, beta_t = load_pair(shift, shift_t, at, c < C, DUAL)
     mean, square, mean_t, product = _over_blocks(sums + task * tl.cdiv(rows, per) * 4 * C, c, 0, rows, per, C, DUAL)
@@ -76,7 +76,7 @@ def made_norm(
     if keep:
         row = tl.arange(0, NORM_ROWS)[:, None]
         kept = tl.where(row == 0, numbers[0], numbers[1])
-        for i in tl.static_range(2, NORM_ROWS):  # in one store: to rearrange each of them for its own takes longer
+        for i in tl.static_range(2, NORM_ROWS):  # one store: separate stores would rearrange each
             kept = tl.where(row == i, numbers[i], kept)
         tl.store(norm + (task * NORM_ROWS + row) * C + c[None, :], kept)
     return numbers
@@ -87,7 +87,7 @@ def made_back(
     sums, norm, d_shift, d_scale, d_bias, rows, blocks, stride, task, keep, o,
     O: tl.constexpr, SCALED: tl.constexpr, BIAS: tl.constexpr, DUAL: tl.constexpr,
 ):  # fmt: skip
-    """G, U, V, G˙, U˙, V˙ of at most FEW sums of dn; one program of each task must keep the gradients of γ and β"""
+    """Return G, U, V, G˙, U˙, V˙ from at most FEW sums of dn. One program per task stores the gradients of γ, β."""
     # G is A: both are γr
     g, _, g_t, _, mean, rstd, mean_t, cross = norm_of(norm + task * NORM_ROWS * O, o, O, DUAL)
     block = tl.arange(0, FEW)

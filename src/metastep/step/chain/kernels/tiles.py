@@ -1,16 +1,16 @@
-"""What kernels share: the numbers for each channel, and how a tile (rows, channels) is read with them."""
+"""Define what kernels share: the numbers for each channel, and how a tile (rows, channels) is read with them."""
 
 import triton
 import triton.language as tl
 
-# Rows of the numbers for each channel, (tasks, rows, channels), in the order in which `norm_of` gives them
+# Rows of the numbers for each channel, (tasks, rows, channels), in the order of `norm_of`.
 A, B, A_T, B_T, MEAN, RSTD, MEAN_T, CROSS = (tl.constexpr(i) for i in range(8))
 NORM_ROWS = tl.constexpr(8)
 
 
 @triton.jit
 def dot(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a b; 16-bit factors are rounded here, sums and everything that is kept stay in float32"""
+    """Return acc + a b. 16-bit factors are rounded here; sums and everything stored stay in float32."""
     if PRECISION == "bf16":
         acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:  # not after a return: Triton would compile this one too
@@ -20,13 +20,13 @@ def dot(a, b, acc, PRECISION: tl.constexpr):
 
 @triton.jit
 def _parted(r, by):
-    """r // by, where r < 2²², by a quotient rounded as it should be: integers would take some twenty instructions"""
+    """Return r // by for r < 2²² by a correctly rounded quotient. Integers would take some twenty instructions."""
     return ((r.to(tl.float32) + 0.5) * tl.div_rn(1.0, tl.cast(by, tl.float32))).to(tl.int32)
 
 
 @triton.jit
 def position(r, high, wide):
-    """Picture, row and column of the rows r of maps that are high × wide"""
+    """Return picture, row and column of the rows r of maps of high × wide."""
     image = _parted(r, high * wide)
     rest = r - image * (high * wide)
     y = _parted(rest, wide)
@@ -40,7 +40,7 @@ def _row(norm, row, c, C: tl.constexpr):
 
 @triton.jit
 def norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
-    """A, B, A˙, B˙ of these channels, mean, r, mean ż and q"""
+    """Return A, B, A˙, B˙, mean, r, mean ż and q of these channels."""
     a, b = _row(norm, A, c, C), _row(norm, B, c, C)
     mean, rstd = _row(norm, MEAN, c, C), _row(norm, RSTD, c, C)
     a_t, b_t, mean_t, cross = a, b, mean, rstd
@@ -52,7 +52,7 @@ def norm_of(norm, c, C: tl.constexpr, DUAL: tl.constexpr):
 
 @triton.jit
 def load_pair(array, array_t, at, mask, DUAL: tl.constexpr):
-    """Of an array and of its derivative; without a direction, the same twice"""
+    """Load an array and its derivative; without a direction, the array twice."""
     value = tl.load(array + at, mask=mask, other=0.0)
     value_t = value
     if DUAL:
@@ -62,7 +62,7 @@ def load_pair(array, array_t, at, mask, DUAL: tl.constexpr):
 
 @triton.jit
 def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
-    """a and ȧ; 0 outside the mask, as padding is"""
+    """Return a and ȧ. They are 0 outside the mask, like padding."""
     a, b, a_t, b_t, _, _, _, _ = numbers
     n = z * a + b
     opened = mask & (n > 0)
@@ -76,14 +76,14 @@ def activation(z, z_t, numbers, mask, DUAL: tl.constexpr):
 def load_after_norm(
     dn, dn_t, places, z, z_t, r, image, y, x, o, row_mask, side, O: tl.constexpr, POOL: tl.constexpr, DUAL: tl.constexpr
 ):  # fmt: skip
-    """dn, dṅ, z and ż of the rows r of z, which are (image, y, x)"""
+    """Return dn, dṅ, z and ż of the rows r of z, which are (image, y, x)."""
     at, mask = r[:, None] * O + o[None, :], row_mask[:, None]
     value, value_t = load_pair(z, z_t, at, mask, DUAL)
     if POOL == 1:
         d, d_t = load_pair(dn, dn_t, at, mask, DUAL)
     else:
         window_y, window_x = y // POOL, x // POOL
-        pooled = mask & ((window_y < side) & (window_x < side))[:, None]  # an odd edge may be in no window
+        pooled = mask & ((window_y < side) & (window_x < side))[:, None]  # an odd edge may belong to no window
         at = ((image * side + window_y) * side + window_x)[:, None] * O + o[None, :]
         d, d_t = load_pair(dn, dn_t, at, pooled, DUAL)
         here = tl.load(places + at, mask=pooled, other=0) == (y % POOL * POOL + x % POOL)[:, None]
@@ -93,7 +93,7 @@ def load_after_norm(
 
 @triton.jit
 def before_norm(loaded, numbers, mask, DUAL: tl.constexpr):
-    """dz and dż"""
+    """Return dz and dż."""
     d, d_t, value, value_t = loaded
     g, u, v, g_t, u_t, v_t = numbers
     dz = tl.where(mask, g * d + u * value + v, 0.0)
@@ -108,7 +108,7 @@ def patch_tile(
     src, image, yo, xo, row_mask, size, C: tl.constexpr, K: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Whole patches of a picture with few channels, (rows, K · K · C) filled up to COLUMNS"""
+    """Return whole patches of a picture with few channels: (rows, K · K · C), padded to COLUMNS."""
     k = tl.arange(0, COLUMNS)
     tap, c = k // C, k % C
     y = yo[:, None] * S + (tap // K)[None, :] - PAD
