@@ -2,7 +2,7 @@
 # # From one process to many, and to a GPU
 #
 # **What must change when one process is not enough?** Nothing in the step. Start the script with `torchrun`; each process draws its own tasks, and
-# `MetaStep` averages the meta-gradient over all of them.
+# `MetaStep` connects the processes and averages the meta-gradient over all of them.
 #
 # This script has 8 tasks for each update, shared among the processes. `.to(device)` is all that a GPU needs.
 
@@ -13,14 +13,11 @@ updates = 60  # short: 4
 script = """
 import json, os, time
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 import metastep as ms
 
 torch.set_num_threads(1)
 rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-if ranks > 1:
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else "cpu"
 
 torch.manual_seed(0)
@@ -44,8 +41,6 @@ for k in range(1, UPDATES + 1):
 seconds = time.perf_counter() - start
 if rank == 0:
     print(json.dumps({"losses": losses, "seconds": seconds, "path": step.path}))
-if ranks > 1:
-    dist.destroy_process_group()
 """
 _ = Path("sine.py").write_text(script.replace("UPDATES", str(updates)))
 
@@ -59,8 +54,8 @@ import sys
 
 found = {}
 for processes in (1, 2):
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
-    done = subprocess.run([sys.executable, *launch, "sine.py"], capture_output=True, text=True, check=True)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)] if processes > 1 else []
+    done = subprocess.run([sys.executable, *launch, "sine.py"], stdout=subprocess.PIPE, text=True, check=True)
     found[processes] = json.loads(done.stdout.strip().splitlines()[-1])
     print(f"{processes} process(es): {updates / found[processes]['seconds']:.0f} updates a second; {found[processes]['path']}")
 apart = max(abs(a - b) for a, b in zip(found[1]["losses"], found[2]["losses"]))

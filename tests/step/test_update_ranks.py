@@ -1,6 +1,8 @@
 """Two processes of torchrun make the update that one makes with the tasks of both, whatever the problem is."""
 
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +171,32 @@ def test_every_process_has_the_frozen_parts_and_buffers_of_the_first(ranks: list
     ours, theirs = (found["drawn anew"] for found in ranks)
     assert ours.keys() == {"shift", "features.weight", "features.bias", "head.weight", "head.bias"}
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+CONNECTED = """
+import os, sys, torch
+import torch.nn.functional as F
+import metastep as ms
+from metastep.step import ranks
+
+net = torch.nn.Linear(2, 1)
+gradient = ms.MetaGradient(ms.few_shot(net, F.mse_loss), ms.MAML(), ms.SGD(0.1), steps=1)
+step = ms.MetaStep(gradient, net, torch.optim.Adam(net.parameters(), 1e-2))
+batch = torch.randn(2, 3, 2), torch.randn(2, 3, 1)
+step(ms.Task(batch, batch))
+names = lambda: [open(f"/proc/self/task/{number}/comm").read() for number in os.listdir("/proc/self/task")]
+had = any("gloo" in name for name in names())
+ranks._disconnect()
+sys.exit(int(not had or any("gloo" in name for name in names())))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads have names in /proc on Linux only")
+def test_processes_that_a_step_connects_leave_no_thread_behind(tmp_path: Path) -> None:
+    """A thread of gloo that outlives Python aborts the process: one run in six did so"""
+    (tmp_path / "script.py").write_text(CONNECTED)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True, timeout=120)
 
 
 def test_a_process_group_of_one_is_this_process_alone(tmp_path: Path) -> None:

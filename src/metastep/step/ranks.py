@@ -3,6 +3,7 @@
 Every rank holds the same parameters and makes the same step with them; the first one alone writes.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -108,8 +109,23 @@ def current_ranks(device: torch.device) -> Ranks:
     if not dist.is_available() or (count == 1 and not dist.is_initialized()):
         return ALONE
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        _connect(device)
     return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def _connect(device: torch.device) -> None:
+    """Connect the processes that torchrun started, until this one ends.
+
+    Gloo's threads abort a process if they outlive Python. They end with the group, but torch._dynamo keeps the group that
+    it finds when it is imported. An optimizer imports it, so connect after there is one: `MetaStep` does.
+    """
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    atexit.register(_disconnect)
+
+
+def _disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextmanager
