@@ -116,8 +116,8 @@ def current_ranks(device: torch.device) -> Ranks:
 def _connect(device: torch.device) -> None:
     """Connect the processes that torchrun started, until this one ends.
 
-    Gloo's threads abort a process if they outlive Python. They end with the group, but torch._dynamo keeps the group that
-    it finds when it is imported. An optimizer imports it, so connect after there is one: `MetaStep` does.
+    Gloo's threads abort a process if they outlive Python. They end with the group, but torch._dynamo keeps the group
+    that it finds when it is imported. An optimizer imports it, so connect after there is one: `MetaStep` does.
     """
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     atexit.register(_disconnect)
