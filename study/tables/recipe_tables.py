@@ -10,6 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from metastep.core.suggest import RISES
 from study import results
 from study.bench.plot import COLOURS, STYLE
 from study.bench.results import Row
@@ -162,15 +163,33 @@ def _quality(rows: Sequence[Row]) -> float:
     return -math.inf if math.isnan(score) else score if rows[0]["measure"] == "accuracy" else -score
 
 
+LISTS = {1: "first list", 2: "second list", 3: "third list, run when the rule stood"}
+
+
 def stable_windows(name: str) -> Iterator[str]:
     """Rows: inner loops; the longest stable window by the rule, and as measured"""
     content = results.read(name)
     yield results.caption(content)
     yield "| inner loop | steps | largest curvature, at step | longest window by the rule | measured |"
     yield "|---|---:|---|---:|---:|"
-    for row in content["rows"]:
-        curvatures = ", ".join(f"{curvature:.3g} at {step}" for step, curvature in row["curvatures"])
-        yield f"| {row['loop']} | {row['steps']} | {curvatures} | {row['rule']} | {row['outcome']} |"
+    for number, title in LISTS.items():
+        rows = [row for row in content["rows"] if row["list"] == number]
+        yield f"| **{title}** | | | {_hits(rows)} | |"
+        for row in rows:
+            curvatures = ", ".join(f"{curvature:.3g} at {step}" for step, curvature in row["curvatures"])
+            yield f"| {row['loop']} | {row['steps']} | {curvatures} | {row['rule']} | {row['outcome']} |"
+
+
+def _hits(rows: Sequence[Row]) -> str:
+    """Say how often the rule was right or one too strict, where the curvature rises and where it does not."""
+    steady, rising = ([row for row in rows if _rises(row) == rises] for rises in (False, True))
+    good = lambda some: sum(row["outcome"] - 1 <= row["rule"] <= row["outcome"] for row in some)  # noqa: E731
+    return f"good on {good(steady)} of {len(steady)} steady, {good(rising)} of {len(rising)} rising"
+
+
+def _rises(row: Row) -> bool:
+    (_, first), (_, last) = row["curvatures"][0], row["curvatures"][-1]
+    return bool(last > RISES * first)
 
 
 # ---- pictures

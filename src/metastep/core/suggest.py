@@ -43,7 +43,10 @@ SHORT = (
     "The loop has {steps} steps. In so short a loop the curvature may fall before an unstable window can do harm, so "
     "the rule of stability is too strict: trust cosine and growth."
 )
-SHARP = "The curvature may rise after the last step that was looked at, as it does in sharp nets (tanh)."
+RISING = (
+    "The curvature rises. The bound allows for as much again, but a net may sharpen further: take it as a rough guide, "
+    "and prefer a shorter window."
+)
 ADAPTIVE = (
     "{name} is judged by its second moment at the step that is looked at. The moment moves later, so the rule is a "
     "rough guide."
@@ -74,7 +77,8 @@ class CurvatureRow(NamedTuple):
     Args:
         step: Inner steps before.
         curvature: The largest eigenvalue of the Hessian (preconditioned if the optimizer adapts), the median of tasks.
-        window: The longest stable window, or None without a rule for the optimizer.
+        window: The longest stable window, or None without a rule for the optimizer. If the curvature of a long loop has
+            risen, the last row's window allows for as much again.
     """
 
     step: int
@@ -162,6 +166,7 @@ def _stable(window: int | None) -> str:
 WINDOWS = (1, 2, 4, 8)
 LOOKED = 8
 """Steps at the start whose meta-gradients are looked at, so that a task takes at most 60 gradients and products."""
+RISES = 1.1  # times the first curvature: more is said to rise
 PRODUCTS = 6  # with the Hessian, at each step that is looked at
 AHEAD = 12  # windows that a longer loop is followed for, to see what becomes of the curvature
 
@@ -213,7 +218,8 @@ def suggest(problem: Problem, inner: Any, *, steps: Steps, meta: Any, tasks: Any
             _counted(i, partial(_walk, problem, inner, looked, total, meta, task)) for i, task in enumerate(each)
         ]
         rows = _window_rows(problem, inner, looked, meta, each, walks)
-    return Suggestion(rows, _curvature_rows(walks, inner), total, _mean_shapes(walks), _fails(inner, looked, total))
+    curvatures = _curvature_rows(walks, inner)
+    return Suggestion(rows, curvatures, total, _mean_shapes(walks), _fails(inner, looked, total, curvatures))
 
 
 def _nth(i: int, leaf: Tensor) -> Tensor:
@@ -260,8 +266,9 @@ def _walk(problem: Problem, inner: Any, looked: int, steps: int, meta: Tree, tas
         places = {first, looked // 2, looked - 1} if steps <= LOOKED else {looked - 1}
         curvatures = {k: _curvature(windows[k], points[k], meta, rule) for k in sorted(places) if first <= k < looked}
         if steps > looked:
-            longest = longest_stable(rule.like, curvatures[looked - 1]) if rule else 1
-            curvatures |= _ahead(problem, inner, min(longest, -(-(steps - looked) // AHEAD)), state, meta, task)
+            # Half of the bound: at the bound itself the path bounces, which keeps the curvature from rising as it will.
+            half = longest_stable(rule.like, curvatures[looked - 1]) // 2 if rule else 1
+            curvatures |= _ahead(problem, inner, min(half, -(-(steps - looked) // AHEAD)), state, meta, task)
     return Walk(sample, curvatures, {shape: _differences(gradients, shape) for shape in _shapes(looked)})
 
 
@@ -345,18 +352,23 @@ def _curvature_rows(walks: list[Walk], inner: Any) -> tuple[CurvatureRow, ...]:
     rule = rule_of(inner)
     columns = zip(*(walk.curvatures.items() for walk in walks), strict=True)  # tasks may be followed to other steps
     medians = [(int(median(k for k, _ in column)), median(c for _, c in column)) for column in columns]
-    return tuple(CurvatureRow(k, c, rule and longest_stable(rule.like, c)) for k, c in medians)
+    expected = [max(c, 2 * c - medians[0][1]) if k >= LOOKED else c for k, c in medians]  # it rises as much again
+    return tuple(
+        CurvatureRow(k, c, rule and longest_stable(rule.like, later))
+        for (k, c), later in zip(medians, expected, strict=True)
+    )
 
 
 def _mean_shapes(walks: list[Walk]) -> dict[tuple[int, ...], float]:
     return {shape: sum(walk.shapes[shape] for walk in walks) / len(walks) for shape in walks[0].shapes}
 
 
-def _fails(inner: Any, looked: int, steps: int) -> tuple[str, ...]:
+def _fails(inner: Any, looked: int, steps: int, curvatures: tuple[CurvatureRow, ...]) -> tuple[str, ...]:
     rule, name = rule_of(inner), type(inner).__name__
+    rises = steps > looked and curvatures[-1].curvature > RISES * curvatures[0].curvature
     reasons = {
         SHORT.format(steps=steps): steps <= LOOKED and rule is not None,
-        SHARP: rule is not None,
+        RISING: rule is not None and rises,
         ADAPTIVE.format(name=name): bool(rule and rule.scale),
         NO_RULE.format(name=name): rule is None,
         FIRST.format(looked=looked, steps=steps): steps > looked,
