@@ -323,7 +323,7 @@ def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
     """Return in words how names and shapes of two trees differ; `of_a` and `of_b` say whose they are."""
     first, second = _named(a), _named(b)
     only = [(of_a, first.keys() - second.keys()), (of_b, second.keys() - first.keys())]
-    told = [f"only in {whose}: {_listed(names)}" for whose, names in only if names]
+    told = [f"only in {whose}: {listed(map(repr, sorted(names)))}" for whose, names in only if names]
     unequal = [name for name, shape in first.items() if second.get(name, shape) != shape]
     told += [f"'{name}' is {first[name]} in {of_a} and {second[name]} in {of_b}" for name in unequal[:1]]
     return "; ".join(told) or None
@@ -332,7 +332,7 @@ def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
 def leaves_by_name(tree: Tree) -> dict[str, Any]:
     """Return the leaves by their paths, such as 'support/0'."""
     leaves = tree_flatten_with_path(tree)[0]
-    return {"/".join(str(key).strip("[].'") for key in way) or "itself": leaf for way, leaf in leaves}
+    return {"/".join(str(key).strip("[].'") for key in way) or "the tensor": leaf for way, leaf in leaves}
 
 
 def _named(tree: Tree) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _named(tree: Tree) -> dict[str, Any]:
     return {n: tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for n, leaf in found.items()}
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Return the names, or the first ones of many."""
-    quoted = [f"'{name}'" for name in sorted(names)]
-    return ", ".join(quoted[:3]) + (f" and {len(quoted) - 3} more" if len(quoted) > 3 else "")
+    known = list(names)
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 _PLAIN = (bool, int, float, str, tuple, NoneType, FunctionType, BuiltinFunctionType)
-_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 
 
 class Fingerprint:
@@ -42,6 +42,6 @@ def _reader_of(part: nn.Module) -> Callable[[], Any]:
     names = [name for name, value in own.items() if type(value) in _PLAIN]
 
     def read() -> Any:
-        return type(part), *map(own.get, names), any(map(own.get, _HOOKS))
+        return type(part), *map(own.get, names), any(map(own.get, HOOKS))
 
     return read
