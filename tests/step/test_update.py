@@ -164,9 +164,7 @@ def test_what_the_optimizer_holds_but_cannot_move_is_told() -> None:
     meta = {"params": ms.parameters(net), "rates": torch.tensor(0.1, dtype=torch.float64)}
     learned = ms.problems.accept_rates(ms.few_shot(net, nn.functional.mse_loss))
     gradient = ms.MetaGradient(learned, ms.MAML(), ms.SGD(lr=lambda meta, step: meta["rates"]), steps=2)
-    with pytest.warns(
-        UserWarning, match=r"rates of meta does not require grad, so the optimizer leaves it"
-    ) as told:
+    with pytest.warns(UserWarning, match=r"rates of meta does not require grad, so the optimizer leaves it") as told:
         ms.MetaStep(gradient, meta, SGD(ms.trees.leaves(meta), 0.1))(BATCHES[0])
     assert told[0].filename == __file__
     assert meta["rates"] == 0.1

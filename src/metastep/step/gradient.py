@@ -7,7 +7,7 @@ says which engine runs, and why nothing faster does.
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -165,13 +165,13 @@ class MetaGradient(Value, Checked):
         require_keep(keep)
         meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
-            return self._one_by_one(meta, tasks, keep, start)
+            return _one_by_one(partial(self, keep=keep), meta, tasks, start)
         tasks = self._stacked(tasks)
         start = None if start is None else require_start(start, tasks, self.inner)
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
-        require_finite(self._estimator_of(start), meta, tasks, found)
+        require_finite(partial(self._loop_of, start), meta, tasks, found)
         if keep == "state":
             return found._replace(state=found.state._replace(inner=type(self.inner).__name__))
         return found
@@ -235,8 +235,7 @@ class MetaGradient(Value, Checked):
         require_order(meta, tasks)
         meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
-            starts = _starts(start, len(tasks))
-            return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
+            return _one_by_one(self.judge, meta, tasks, start)
         tasks = self._stacked(tasks)
         start = None if start is None else require_start(start, tasks, self.inner)
         found, _ = self._served(tasks, None, start)
@@ -328,7 +327,7 @@ class MetaGradient(Value, Checked):
         """Choose what computes these tasks."""
         reason = self._not_compiled(tasks, keep, start) if self.compile else ""
         if self.compile and reason is None:
-            return Engine(self._run_compiled, _anything, self.path)
+            return Engine(self._run_compiled, _accept, self.path)
         engine = self._uncompiled(meta, tasks, keep, start)
         if reason:
             engine = engine._replace(path=f"{engine.path}; not compiled: {reason}")
@@ -346,7 +345,7 @@ class MetaGradient(Value, Checked):
         if found is not None:
             return Engine(found.estimate, found.require_values, found.path)
         chosen = self.choices(meta, tasks, keep, start)
-        return Engine(partial(_from, chosen.run, start), _anything, f"autograd, {chosen.told}: {reason}")
+        return Engine(lambda meta, tasks: chosen.run(meta, tasks, start), _accept, f"autograd, {chosen.told}: {reason}")
 
     @apart
     def compile_cost(self, meta: Any, tasks: Any) -> Cost:
@@ -394,8 +393,8 @@ class MetaGradient(Value, Checked):
     @cached_property
     def compiled(self) -> Compiled:
         """The compiled engine, if `compile` is set. Its `cost` says what compiling took and what it saves."""
-        at_once = partial(_at_once, self.choices)
-        return Compiled(self.estimator, self.chunk_size, at_once, self.memory)
+        choices = self.choices
+        return Compiled(self.estimator, self.chunk_size, lambda *given: choices(*given).at_once, self.memory)
 
     def chain(self, size: int) -> Served:
         """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
@@ -425,21 +424,11 @@ class MetaGradient(Value, Checked):
         except NotAChainError as reason:
             return None, str(reason)
 
-    def _estimator_of(self, start: Any) -> Callable[[int], Estimator]:
-        """Return the estimator of task i, from where it started."""
-
-        def of_task(i: int) -> Estimator:
-            if start is None:
-                return self.estimator
-            first = map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, start)
-            return self.method.estimator(started(self.loop, first))
-
-        return of_task
-
-    def _one_by_one(self, meta: Tree, tasks: list[Any], keep: Keep, start: Any) -> Estimate:
-        """Return the estimate of tasks of different shapes; `start` is a list, as `state` is."""
-        starts = _starts(start, len(tasks))
-        return mean_of([self(meta, [task], keep=keep, start=at) for task, at in zip(tasks, starts, strict=True)])
+    def _loop_of(self, start: Any, i: int) -> InnerLoop:
+        """Return the inner loop of task i, from where it started."""
+        if start is None:
+            return self.loop
+        return started(self.loop, map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, start))
 
     @cached_property
     def fingerprint(self) -> Callable[[], Any]:
@@ -461,19 +450,17 @@ class MetaGradient(Value, Checked):
         return []
 
 
-def _starts(start: Any, number: int) -> list[Any]:
-    if start is None:
-        return [None] * number
-    if len(start) != number:
-        raise MetastepError(f"start has {len(start)} entries for {number} tasks. Give a list with one for each.")
-    return list(start)
+def _one_by_one(call: Callable[..., Estimate], meta: Tree, tasks: list[Any], start: Any) -> Estimate:
+    """Return the estimate of tasks of different shapes; `start` is a list, as `state` is."""
+    starts = [None] * len(tasks) if start is None else start
+    if len(starts) != len(tasks):
+        raise MetastepError(f"start has {len(starts)} entries for {len(tasks)} tasks. Give a list with one for each.")
+    return mean_of([call(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
 
 
 def mean_of(parts: list[Estimate]) -> Estimate:
     """Return the mean of the estimates of single tasks."""
-    total = parts[0].grad
-    for part in parts[1:]:
-        total = add(total, part.grad)
+    total = reduce(add, (part.grad for part in parts))
     metrics = map_tree(lambda *each: torch.cat(each), *(part.metrics for part in parts))
     states = [part.state for part in parts]
     kept = None if states[0] is None else states
@@ -495,15 +482,7 @@ def _alike(tasks: list[Any]) -> bool:
     return all(shapes(task) == shapes(tasks[0]) for task in tasks)
 
 
-def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tasks: Any) -> Estimate:
-    return run(meta, tasks, start)
-
-
-def _at_once(choices: Choices, meta: Tree, tasks: Any) -> int:
-    return choices(meta, tasks).at_once
-
-
-def _anything(meta: Tree, tasks: Any) -> None:
+def _accept(meta: Tree, tasks: Any) -> None:
     """Accept every value."""
 
 
