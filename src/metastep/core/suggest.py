@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from metastep.core.checks import require_dynamics, require_problem
 from metastep.core.counting import uncounted
@@ -205,19 +204,16 @@ def suggest(problem: Problem, inner: Any, *, steps: Steps, meta: Any, tasks: Any
     require_dynamics(inner)
     require_order(meta, tasks)
     meta, tasks = tree_of(meta), stack(tasks) if isinstance(tasks, list) else tasks
-    total, number = sum(window_lengths(steps)), task_count(tasks)
+    total = sum(window_lengths(steps))
     looked = min(total, LOOKED)
-    each = [map_tree(partial(_nth, i), tasks) for i in range(number)]
+    each = [map_tree(lambda leaf, i=i: leaf[i], tasks) for i in range(task_count(tasks))]
     with explained(meta):
         walks: list[Walk] = [
             _counted(i, partial(_walk, problem, inner, looked, total, meta, task)) for i, task in enumerate(each)
         ]
         rows = _window_rows(problem, inner, looked, meta, each, walks)
-    return Suggestion(rows, _curvature_rows(walks, inner), total, _mean_shapes(walks), _fails(inner, looked, total))
-
-
-def _nth(i: int, leaf: Tensor) -> Tensor:
-    return leaf[i]
+    shapes = {shape: sum(walk.shapes[shape] for walk in walks) / len(walks) for shape in walks[0].shapes}
+    return Suggestion(rows, _curvature_rows(walks, inner), total, shapes, _fails(inner, looked, total))
 
 
 def _counted(i: int, function: Callable[[], Any]) -> Any:
@@ -325,10 +321,10 @@ def _window_rows(
     for n in (n for n in WINDOWS[1:] if n <= looked):
         estimator = unrolled(inner_loop(problem, inner, looked, n))
         samples[n] = [_counted(i, partial(_sample, estimator, meta, task)) for i, task in enumerate(each)]
-    mean = {n: _total(found) for n, found in samples.items()}
+    sums = {n: _total(found) for n, found in samples.items()}
     return tuple(
         WindowRow(
-            n, float(dot(mean[n], mean[1]) / (norm(mean[n]) * norm(mean[1]))), median(s.growth for s in found),
+            n, float(dot(sums[n], sums[1]) / (norm(sums[n]) * norm(sums[1]))), median(s.growth for s in found),
             len(found) * median(s.seconds for s in found),  # the first call of all looks at the modules
         )
         for n, found in samples.items()
@@ -346,10 +342,6 @@ def _curvature_rows(walks: list[Walk], inner: Any) -> tuple[CurvatureRow, ...]:
     columns = zip(*(walk.curvatures.items() for walk in walks), strict=True)  # tasks may be followed to other steps
     medians = [(int(median(k for k, _ in column)), median(c for _, c in column)) for column in columns]
     return tuple(CurvatureRow(k, c, rule and longest_stable(rule.like, c)) for k, c in medians)
-
-
-def _mean_shapes(walks: list[Walk]) -> dict[tuple[int, ...], float]:
-    return {shape: sum(walk.shapes[shape] for walk in walks) / len(walks) for shape in walks[0].shapes}
 
 
 def _fails(inner: Any, looked: int, steps: int) -> tuple[str, ...]:

@@ -116,9 +116,8 @@ class CapturedUpdate:
         self._prepare(number, self._moving or rates_changed)
 
     def _same(self, settings: Settings) -> bool:
-        if not self._moving:
-            return settings == self._settings
-        return [g | {"lr": 0} for g in settings] == [g | {"lr": 0} for g in self._settings]
+        read = {"lr": 0} if self._moving else {}  # what the unit reads anew
+        return [group | read for group in settings] == [group | read for group in self._settings]
 
     def _rate(self) -> tuple[Tensor, ...]:
         if not self._moving:
