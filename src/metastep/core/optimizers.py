@@ -74,8 +74,8 @@ class SGD(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
-    slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-    entrywise: ClassVar[bool] = True
+    slots = ("momentum_buffer",)
+    entrywise = True
     numbers = ("lr", "momentum", "weight_decay", "dampening")
     lr: Rate
     momentum: Rate = 0.0
@@ -147,11 +147,11 @@ class Adam(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
-    slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-    entrywise: ClassVar[bool] = True
-    keeps: ClassVar[str] = "moments"
+    slots = ("exp_avg", "exp_avg_sq")
+    entrywise = True
+    keeps = "moments"
     numbers = ("lr", "betas", "eps", "weight_decay")
-    decoupled_weight_decay: ClassVar[bool] = False
+    decoupled_weight_decay = False
     lr: Rate = 1e-3
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Rate = 1e-8
@@ -189,8 +189,8 @@ class AdamW(Adam):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.AdamW
-    entrywise: ClassVar[bool] = True
-    decoupled_weight_decay: ClassVar[bool] = True
+    entrywise = True
+    decoupled_weight_decay = True
     weight_decay: Rate = 1e-2
 
 
@@ -215,9 +215,9 @@ class RMSprop(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
-    slots: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer")
-    entrywise: ClassVar[bool] = True
-    keeps: ClassVar[str] = "memory"
+    slots = ("square_avg", "momentum_buffer")
+    entrywise = True
+    keeps = "memory"
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
     lr: Rate = 1e-2
     alpha: Share = 0.99
