@@ -110,12 +110,11 @@ class ZerothOrder(Described):
 
 
 def _change(window: Window, params: Tree, meta: Tree, way: Tree) -> Tree:
-    """Return how the joint gradient changes from φ − way to φ + way."""
-    ahead, behind = (joint_gradient(window, add_scaled(params, sign, way), meta) for sign in (1, -1))
+    """Return how the joint gradient (∂L/∂φ, ∂L/∂θ) changes from φ − way to φ + way."""
+
+    def joint(params: Tree) -> Tree:
+        count_gradient()
+        return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)
+
+    ahead, behind = (joint(add_scaled(params, sign, way)) for sign in (1, -1))
     return subtract(ahead, behind)
-
-
-def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
-    """Return (∂L/∂φ, ∂L/∂θ)."""
-    count_gradient()
-    return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]

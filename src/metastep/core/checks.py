@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from metastep.core.guards import require_scalar
-from metastep.core.trees import Tree, difference, is_number, shapes, tree_flatten, tree_leaves
+from metastep.core.trees import Tree, difference, is_zero, shapes, tree_flatten, tree_leaves
 from metastep.errors import MetastepError
 
 Weights = Sequence[Any] | torch.Tensor
@@ -150,7 +150,7 @@ def require_rate(dynamics: Any) -> None:
 
 def require_no_decay(dynamics: Any, method: str) -> None:
     decay = getattr(dynamics, "weight_decay", 0.0)
-    if not (is_number(decay) and decay == 0):
+    if not is_zero(decay):
         raise MetastepError(
             f"{method}: weight_decay = {decay} of the inner optimizer is missing from the implicit gradient. Set "
             "weight_decay=0, and add the penalty to the inner loss."

@@ -304,6 +304,11 @@ def is_number(x: object) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
+def is_zero(x: object) -> bool:
+    """Return whether x is the number 0. A tensor or a function may give another."""
+    return is_number(x) and x == 0
+
+
 def shapes(tree: Tree) -> list[tuple[int, ...]]:
     """Return the shape of each leaf."""
     return [tuple(leaf.shape) for leaf in tree_leaves(tree)]

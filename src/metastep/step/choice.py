@@ -70,31 +70,25 @@ class Choices:
         return self._chosen[kind]
 
     def _choose(self, meta: Tree, tasks: Any, keep: Keep, start: Any, kind: str) -> Chosen:
-        number, first = task_count(tasks), map_tree(lambda x: x[0], tasks)
-        sizes, device = examined(self._estimator, meta, first), tree_leaves(meta)[0].device
-        if self._chunk_size is None and self._benchmark and number > 1:
-            return self._by_the_clock(meta, tasks, keep, start, kind, sizes)
-        size = self._chunk_size or by_rule(sizes, number, device)
-        return self._with(size, sizes, keep, device)
+        """Choose by the rule or, on request, by the clock: then two runs may differ, so a run keeps it."""
+        number, device = task_count(tasks), tree_leaves(meta)[0].device
+        sizes = examined(self._estimator, meta, map_tree(lambda x: x[0], tasks))
+        by = partial(self._with, sizes, keep, device)
+        if self._chunk_size is not None or not self._benchmark or number == 1:
+            return by(self._chunk_size or by_rule(sizes, number, device))
+        if kind not in self.measured:
+            seconds = {size: _seconds(by(size), meta, tasks, start) for size in (1, number)}
+            self.measured[kind] = min(seconds, key=lambda size: seconds[size])
+        chosen = by(self.measured[kind])
+        return chosen._replace(told=f"{chosen.told}, chosen by the clock")
 
-    def _with(self, size: int, sizes: Sizes, keep: Keep, device: torch.device) -> Chosen:
+    def _with(self, sizes: Sizes, keep: Keep, device: torch.device, size: int) -> Chosen:
         windows = 1 if self._estimator.solved else len(self._loop.lengths)
         schedule = schedule_for(in_bytes(self._memory, device) // size, windows, sizes)
         if size > 1:
             schedule = schedule._replace(on_disk=False)  # vmap keeps nothing on disk
         run = mapped(self._method, self._loop, size, keep, way=partial(_eagerly, schedule))
         return Chosen(run, size, f"{_told(size)}, {schedule.told(windows)}")
-
-    def _by_the_clock(self, meta: Tree, tasks: Any, keep: Keep, start: Any, kind: str, sizes: Sizes) -> Chosen:
-        """Two runs may choose otherwise: the choice belongs to what a run keeps"""
-        number, device = task_count(tasks), tree_leaves(meta)[0].device
-        if kind not in self.measured:
-            seconds = {
-                size: _seconds(self._with(size, sizes, keep, device), meta, tasks, start) for size in (1, number)
-            }
-            self.measured[kind] = min(seconds, key=lambda size: seconds[size])
-        chosen = self._with(self.measured[kind], sizes, keep, device)
-        return chosen._replace(told=f"{chosen.told}, chosen by the clock")
 
 
 def by_rule(sizes: Sizes, number: int, device: torch.device) -> int:
