@@ -1,5 +1,6 @@
-"""What a call costs: gradients of a loss, second-order products, and the most bytes that its tensors took at once."""
+"""What a call costs: gradients, second-order products, seconds, and the most bytes that its tensors took at once."""
 
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,16 @@ def count_gradient() -> None:
 def count_product() -> None:
     for counts in _open:
         counts.products += 1
+
+
+def fastest(repeats: int, estimate: Callable[..., Any], *given: Any) -> float:
+    """Return the seconds that an estimate takes at best."""
+    found = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        float(estimate(*given).loss)  # waits for a GPU
+        found.append(time.perf_counter() - begun)
+    return min(found)
 
 
 # ---- peak memory of a call: the most bytes that its tensors took at once

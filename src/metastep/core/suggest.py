@@ -20,7 +20,7 @@ from metastep.core.optimizers import State
 from metastep.core.stability import LONGEST, Rule, largest_curvature, longest_stable, rule_of
 from metastep.core.tasks import require_order, stack, task_count
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, dot, map_tree, norm, ratio, subtract
+from metastep.core.trees import Tree, dot, doubled, map_tree, norm, ratio, subtract
 from metastep.core.windows import (
     Checkpointed,
     InnerLoop,
@@ -332,9 +332,8 @@ def _window_rows(
 
 
 def _total(samples: list[Sample]) -> Tree:
-    """The sum of the meta-gradients in float64, since bad ones overflow"""
-    grads = [map_tree(lambda x: x.detach().double(), sample.grad) for sample in samples]
-    return map_tree(lambda *parts: torch.stack(parts).sum(0), *grads)
+    """The sum of the meta-gradients"""
+    return map_tree(lambda *parts: torch.stack(parts).sum(0), *(doubled(sample.grad) for sample in samples))
 
 
 def _curvature_rows(walks: list[Walk], inner: Any) -> tuple[CurvatureRow, ...]:

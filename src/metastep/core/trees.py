@@ -257,6 +257,11 @@ def normal_like(tree: Tree) -> Tree:
     return map_tree(lambda x: 2**0.5 * torch.randn_like(x) if x.is_complex() else torch.randn_like(x), tree)
 
 
+def doubled(tree: Tree) -> Tree:
+    """Return constants in double precision: the norm of a bad estimate may overflow in its own."""
+    return map_tree(lambda x: x.detach().to(torch.complex128 if x.is_complex() else torch.float64), tree)
+
+
 def hollow_like(tree: Tree) -> Tree:
     """Return zeros in the shape of `tree` that take no memory (one number, expanded)."""
     return map_tree(lambda x: x.new_zeros(()).expand(x.shape), tree)

@@ -4,14 +4,13 @@ How many tasks run at a time is a rule of shapes, so that two equal runs are equ
 What is kept depends on the memory that is free, and changes no bit.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from metastep.core.counting import fastest
 from metastep.core.derivatives import is_transformed
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
@@ -77,7 +76,7 @@ class Choices:
         if self._chunk_size is not None or not self._benchmark or number == 1:
             return by(self._chunk_size or by_rule(sizes, number, device))
         if kind not in self.measured:
-            seconds = {size: _seconds(by(size), meta, tasks, start) for size in (1, number)}
+            seconds = {size: fastest(REPEATS, by(size).run, meta, tasks, start) for size in (1, number)}
             self.measured[kind] = min(seconds, key=lambda size: seconds[size])
         chosen = by(self.measured[kind])
         return chosen._replace(told=f"{chosen.told}, chosen by the clock")
@@ -113,13 +112,3 @@ def _not_here() -> str | None:
 
 def _told(number: int) -> str:
     return "one task after the other" if number == 1 else f"{number} tasks at a time"
-
-
-def _seconds(chosen: Chosen, meta: Tree, tasks: Any, start: Any) -> float:
-    found = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        loss: Tensor = chosen.run(meta, tasks, start).loss
-        loss.item()  # waits for a GPU
-        found.append(time.perf_counter() - begun)
-    return min(found)
