@@ -13,7 +13,7 @@ HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pr
 
 
 class Fingerprint:
-    """Read the parts of a module, their plain attributes, whether they have hooks, and where its parameters are."""
+    """Read the parts of a module, their plain attributes, whether they have hooks, and what their parameters are."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -38,10 +38,11 @@ class Fingerprint:
 
 
 def _reader_of(part: nn.Module) -> Callable[[], Any]:
-    own = vars(part)
-    names = [name for name, value in own.items() if type(value) in _PLAIN]
+    own, parameters = vars(part), part._parameters.values()
+    names = ["forward", *(name for name, value in own.items() if type(value) in _PLAIN)]  # it may be any callable
 
     def read() -> Any:
-        return type(part), *map(own.get, names), any(map(own.get, HOOKS))
+        learned = [p is not None and p.requires_grad for p in parameters]
+        return type(part), *map(own.get, names), any(map(own.get, HOOKS)), *learned
 
     return read

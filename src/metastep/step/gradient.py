@@ -11,7 +11,7 @@ from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data, require_other_names
@@ -35,7 +35,6 @@ from metastep.step.arguments import (
     require_keep,
     require_parts,
 )
-from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Served, served
 from metastep.step.choice import Choices
@@ -396,19 +395,18 @@ class MetaGradient(Value, Checked):
         choices = self.choices
         return Compiled(self.estimator, self.chunk_size, lambda *given: choices(*given).at_once, self.memory)
 
-    def chain(self, size: int) -> Served:
-        """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
-        key = size, self.fingerprint()
-        if key not in self._chains:
-            self._chains[key] = served(self, size)
-        return self._chains[key]
+    def by_hand(self, size: int) -> Served | str:
+        """Return the hand-written derivatives for pictures of `size`, or why there are none."""
+        now, (then, found) = self.fingerprint(), self._chains.get(size, (None, ""))
+        if not found or then != now:
+            found = served(self, size)
+            self._chains[size] = now, found
+        return found
 
     def judge_by_hand(self, size: int) -> FusedJudge | None:
         """Return what judges by hand, or None where it cannot be by hand."""
-        try:
-            return self.chain(size).judging
-        except NotAChainError:
-            return None
+        found = self.by_hand(size)
+        return None if isinstance(found, str) else found.judging
 
     def _stacked(self, tasks: Any) -> Any:
         if isinstance(tasks, list):
@@ -417,12 +415,12 @@ class MetaGradient(Value, Checked):
         return tasks
 
     def _served(self, tasks: Any, keep: Keep, start: Any) -> tuple[Served | None, str]:
-        try:
-            if keep is not None or start is not None:
-                raise NotAChainError("states are kept or given, which the hand-written derivatives do not do")
-            return self.chain(_size_of(tasks)), ""
-        except NotAChainError as reason:
-            return None, str(reason)
+        if keep is not None or start is not None:
+            return None, "states are kept or given, which the hand-written derivatives do not do"
+        if (size := _size_of(tasks)) is None:
+            return None, "derivatives by hand need square pictures with channels, and classes"
+        found = self.by_hand(size)
+        return (None, found) if isinstance(found, str) else (found, "")
 
     def _loop_of(self, start: Any, i: int) -> InnerLoop:
         """Return the inner loop of task i, from where it started."""
@@ -434,10 +432,13 @@ class MetaGradient(Value, Checked):
     def fingerprint(self) -> Callable[[], Any]:
         """Read what a prepared computation depends on besides tensors."""
         few_shot = few_shot_of(self.problem)
-        return (lambda: None) if few_shot is None else Fingerprint(few_shot.module)
+        if few_shot is None:
+            return lambda: None
+        parts = few_shot.module, few_shot.loss
+        return Fingerprint(nn.ModuleList(part for part in parts if isinstance(part, nn.Module)))
 
     @cached_property
-    def _chains(self) -> dict[Any, Served]:
+    def _chains(self) -> dict[int, tuple[Any, Served | str]]:
         return {}
 
     @cached_property
@@ -468,12 +469,12 @@ def mean_of(parts: list[Estimate]) -> Estimate:
     return Estimate(metrics["loss"].mean(), scale(1 / len(parts), total), metrics, kept, grown)
 
 
-def _size_of(tasks: Any) -> int:
+def _size_of(tasks: Any) -> int | None:
+    """Return the side of square pictures with channels and classes; None of anything else."""
     x = next((x for x in tree_leaves(tasks) if isinstance(x, Tensor)), None)
     pairs = isinstance(tasks, tuple) and len(tasks) == 2 and all(isinstance(p, tuple | list) for p in tasks)
-    if x is None or x.dim() != 5 or x.shape[3] != x.shape[4] or not pairs or [len(p) for p in tasks] != [2, 2]:
-        raise NotAChainError("derivatives by hand need square pictures with channels, and classes")
-    return x.shape[-1]
+    square = x is not None and x.dim() == 5 and x.shape[3] == x.shape[4]
+    return x.shape[-1] if square and pairs and [len(p) for p in tasks] == [2, 2] else None  # type: ignore[union-attr]
 
 
 def _alike(tasks: list[Any]) -> bool:
