@@ -72,7 +72,7 @@ def _require_inner(inner: Any) -> None:
 
 def _require_made(given: Any, part: str) -> None:
     """Refuse a class or a name, and say what to write in its place."""
-    if isinstance(given, type):
+    if isinstance(given, type) and (issubclass(given, Method) or hasattr(given, "advance")):
         raise MetastepError(f"{given.__name__} is the class. Call it: {call_of(given)}.")
     if isinstance(given, str):
         kind, such = _NAMED[part]
