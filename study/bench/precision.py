@@ -16,7 +16,7 @@ from metastep.core.trees import Tree, map_tree, to_vector
 from metastep.core.windows import Task
 from metastep.data.episodes import Episodes
 from metastep.errors import MetastepError, first_line
-from metastep.step.chain.chain import NotAChainError
+from metastep.step.chain.chain import NotAChainError, chain_of
 from metastep.step.chain.serving import Served
 from metastep.step.gradient import Engine, MetaGradient
 from metastep.train.config import FewShot
@@ -145,7 +145,7 @@ def by_kernels(described: MetaGradient, size: int, precision: str) -> Engine:
     """tf32x3: products as three of tf32, which have nearly the digits of float32; bf16: of factors rounded to it"""
     from metastep.step.chain.launch import TritonOperators, require_kernels  # only here: Triton is for GPUs
 
-    chosen = described.chain(size)
-    require_kernels(chosen.chain)
-    served = Served(described, chosen.chain, TritonOperators(precision), f"by Triton kernels ({precision})")
+    chain = chain_of(described.problem.made_of.module, size)
+    require_kernels(chain)
+    served = Served(described, chain, TritonOperators(precision), f"by Triton kernels ({precision})")
     return Engine(served.estimate, served.require_values, served.path)

@@ -181,7 +181,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "gradient in another order": (lambda: advanced(META, dict(reversed(META.items()))), ["not the order"]),
     "an optimizer of another tree": (
         lambda: meta_step(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)),
-        ["does not hold ['0.weight']", "ms.trees.leaves(meta)"],
+        ["does not hold 0.weight", "ms.trees.leaves(meta)"],
     ),
     "no task": (lambda: gradient_of(P)(META, []), ["no task"]),
     "tasks of unequal shape": (

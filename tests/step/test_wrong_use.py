@@ -54,6 +54,8 @@ METHODS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a name": (lambda: described(method="maml"), ["method = 'maml' is a name. Give what it names: ms.MAML()."]),
     "a wrong name": (lambda: described(method="mamml"), ["names nothing", "mean 'maml'?", "ms.MultiStep(window=4)"]),
     "nothing": (lambda: described(method=None), ["method = None must be a method", "ms.MAML()"]),
+    "a class of something else": (lambda: described(method=nn.Linear), ["must be a method", "ms.MAML()"]),
+    "a type of Python": (lambda: described(method=int), ["method = <class 'int'> must be a method", "ms.MAML()"]),
     "a curvature": (lambda: described(method=ms.curvature.exact), ["must be a method", "ms.MetaGradient(problem, "]),
     "lr": (lambda: ms.MAML(lr=0.1), ["MAML has no option 'lr'", "inner optimizer: ms.SGD(lr=0.1)"]),
     "steps": (lambda: ms.MultiStep(steps=4), ["no option 'steps'", "belong to the MetaGradient", "window, curv"]),
@@ -76,6 +78,7 @@ INNER: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a name": (lambda: described(inner="sgd"), ["inner = 'sgd' is a name. Give what it names: ms.SGD(lr=…)."]),
     "a wrong name": (lambda: described(inner="sdg"), ["names nothing", "such as ms.SGD(lr=0.1)"]),
     "a number": (lambda: described(inner=0.1), ["0.1 is not an inner optimizer", "write ms.SGD(lr=0.1)"]),
+    "a type of Python": (lambda: described(inner=int), ["<class 'int'> is not an inner optimizer", "ms.SGD(lr=…)"]),
 }
 DOOR: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "no problem": (

@@ -17,7 +17,7 @@ from metastep.core.derivatives import grad, grad_and_value
 from metastep.core.guards import Guarded
 from metastep.core.problems import with_losses
 from metastep.core.trees import Tree, add, map_tree, scale, tree_leaves
-from metastep.core.windows import Loss, Problem, Window, outer_value
+from metastep.core.windows import Loss, Problem, outer_value
 from metastep.errors import MetastepError
 
 
@@ -49,23 +49,17 @@ def shares(examples: Any, size: int) -> Iterator[tuple[float, Any]]:
 def _by_parts(loss: Loss, size: int) -> ByHand:
     drawn: defaultdict[int, Loss] = defaultdict(lambda: Guarded(loss))  # each part draws noise of its own, once
 
-    def looks(batch: Any) -> Iterator[tuple[float, Window]]:
-        return ((share, Window(drawn[i], part, 1)) for i, (share, part) in enumerate(shares(batch, size)))
+    def each(function: Callable[..., Any], params: Tree, meta: Tree, batch: Any, *direction: Tree) -> Any:
+        parts = enumerate(shares(batch, size))
+        return _mean((share, function(drawn[i], params, meta, part, *direction)) for i, (share, part) in parts)
 
-    def value(params: Tree, meta: Tree, batch: Any) -> Tensor:
-        return _mean((share, look.loss(params, meta, look.batch)) for share, look in looks(batch))  # type: ignore[no-any-return]
+    def value(loss: Loss, *at: Any) -> Tensor:
+        return loss(*at)
 
-    def gradient(params: Tree, meta: Tree, batch: Any) -> Tree:
-        return _mean((share, grad(look.loss)(params, meta, look.batch)) for share, look in looks(batch))
+    def gradient(loss: Loss, *at: Any) -> Tree:
+        return grad(loss)(*at)
 
-    def product(params: Tree, meta: Tree, batch: Any, direction: Tree) -> tuple[Tree, Tree]:
-        both = (
-            (share, reverse_over_reverse(look.loss, params, meta, look.batch, direction))
-            for share, look in looks(batch)
-        )
-        return _mean(both)  # type: ignore[no-any-return]
-
-    return ByHand(value, gradient, product)
+    return ByHand(partial(each, value), partial(each, gradient), partial(each, reverse_over_reverse))
 
 
 def _outer_by_parts(problem: Problem, size: int) -> OuterByHand:

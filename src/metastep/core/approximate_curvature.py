@@ -11,7 +11,7 @@ import torch
 from metastep.core.counting import count_gradient
 from metastep.core.derivatives import grad
 from metastep.core.guards import Hidden, guarded
-from metastep.core.options import Bound, require_options
+from metastep.core.options import Bound, Described
 from metastep.core.registry import register
 from metastep.core.trees import Tree, add_scaled, dot, map_tree, normal_like, scale, subtract, zeros_like
 from metastep.core.windows import Window
@@ -19,7 +19,7 @@ from metastep.core.windows import Window
 
 @register("curvature", "central_difference")
 @dataclass(frozen=True)
-class CentralDifference:
+class CentralDifference(Described):
     """Return [∇L(φ+εd) − ∇L(φ−εd)] / 2ε of the joint gradient, from first derivatives alone (HF-MAML).
 
     Args:
@@ -39,9 +39,6 @@ class CentralDifference:
 
     delta: Annotated[float, Bound(gt=0)] = 0.1
 
-    def __post_init__(self) -> None:
-        require_options(self)
-
     def __call__(self, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         length = dot(direction, direction).sqrt()
         step = self.delta / torch.where(length > 0, length, 1.0)
@@ -50,7 +47,7 @@ class CentralDifference:
 
 @register("curvature", "gaussian_smoothing")
 @dataclass(frozen=True)
-class GaussianSmoothing:
+class GaussianSmoothing(Described):
     """Return E[(∇L(φ+σu) − ∇L(φ−σu)) / 2σ · ⟨u, d⟩], u ~ N(0, I), of the joint gradient (GGS-MAML).
 
     Args:
@@ -69,9 +66,6 @@ class GaussianSmoothing:
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-2
 
-    def __post_init__(self) -> None:
-        require_options(self)
-
     def __call__(self, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         total, share = (zeros_like(params), zeros_like(meta)), 1 / (2 * self.sigma * self.samples)
         for _ in range(self.samples):
@@ -83,7 +77,7 @@ class GaussianSmoothing:
 
 @register("curvature", "zeroth_order")
 @dataclass(frozen=True)
-class ZerothOrder:
+class ZerothOrder(Described):
     """Return E[(L(φ+σu) + L(φ−σu) − 2L(φ)) / 2σ² · (uuᵀ − I)] d, u ~ N(0, I), from losses alone (ES-MAML).
 
     Args:
@@ -102,9 +96,6 @@ class ZerothOrder:
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-1
 
-    def __post_init__(self) -> None:
-        require_options(self)
-
     def __call__(self, window: Window, params: Tree, meta: Tree, direction: Tree) -> tuple[Tree, Tree]:
         hidden = Hidden("zeroth-order curvature (ES-MAML)")
         total, here = zeros_like(params), window.loss(params, hidden, window.batch)
@@ -119,12 +110,11 @@ class ZerothOrder:
 
 
 def _change(window: Window, params: Tree, meta: Tree, way: Tree) -> Tree:
-    """Return how the joint gradient changes from φ − way to φ + way."""
-    ahead, behind = (joint_gradient(window, add_scaled(params, sign, way), meta) for sign in (1, -1))
+    """Return how the joint gradient (∂L/∂φ, ∂L/∂θ) changes from φ − way to φ + way."""
+
+    def joint(params: Tree) -> Tree:
+        count_gradient()
+        return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)
+
+    ahead, behind = (joint(add_scaled(params, sign, way)) for sign in (1, -1))
     return subtract(ahead, behind)
-
-
-def joint_gradient(window: Window, params: Tree, meta: Tree) -> tuple[Tree, Tree]:
-    """Return (∂L/∂φ, ∂L/∂θ)."""
-    count_gradient()
-    return grad(guarded(window.loss), argnums=(0, 1))(params, meta, window.batch)  # type: ignore[no-any-return]

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from metastep.core.guards import require_scalar
-from metastep.core.trees import Tree, difference, is_number, shapes, tree_flatten, tree_leaves
+from metastep.core.trees import Tree, difference, is_zero, shapes, tree_flatten, tree_leaves
 from metastep.errors import MetastepError
 
 Weights = Sequence[Any] | torch.Tensor
+_AS_TENSORS = "Make tensors of the data first, with torch.as_tensor(…), and of a State's step too."
 
 
 def require_problem(problem: Any) -> None:
@@ -89,18 +90,13 @@ def kept_in_shape(new: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     return new.to(p.dtype)
 
 
-def require_meta(meta: Any, what: str = "meta") -> None:
+def require_meta(meta: Any) -> None:
     remedy = "Pass ms.parameters(module), the parameters of a module by name. Make numbers tensors: torch.tensor(…)."
-    _require_tensors(meta, what, remedy)
+    require_data(meta, "meta", remedy)
 
 
-def require_data(data: Any, what: str) -> None:
-    remedy = "Make tensors of the data first, with torch.as_tensor(…), and of a State's step too."
-    _require_tensors(data, what, remedy)
-
-
-def _require_tensors(tree: Any, what: str, remedy: str) -> None:
-    for leaf in tree_leaves(tree):
+def require_data(data: Any, what: str, remedy: str = _AS_TENSORS) -> None:
+    for leaf in tree_leaves(data):
         if not isinstance(leaf, torch.Tensor):
             raise MetastepError(f"{what}: {type(leaf).__name__}, where tensors are needed. {remedy}")
 
@@ -154,7 +150,7 @@ def require_rate(dynamics: Any) -> None:
 
 def require_no_decay(dynamics: Any, method: str) -> None:
     decay = getattr(dynamics, "weight_decay", 0.0)
-    if not (is_number(decay) and decay == 0):
+    if not is_zero(decay):
         raise MetastepError(
             f"{method}: weight_decay = {decay} of the inner optimizer is missing from the implicit gradient. Set "
             "weight_decay=0, and add the penalty to the inner loss."

@@ -1,6 +1,5 @@
 """See an approximation before paying for it: how inner gradients change, and how far each method is from exact."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from metastep.core.counting import counting, peak_bytes
+from metastep.core.counting import counting, fastest, peak_bytes
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.modules import tree_of
 from metastep.core.optimizers import InnerOptimizer
 from metastep.core.random import Generators, generators, set_generators
 from metastep.core.tasks import require_order, stack
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, dot, map_tree, norm, relative_change, tree_leaves
+from metastep.core.trees import Tree, dot, doubled, map_tree, norm, relative_change, tree_leaves
 from metastep.core.windows import Problem, Steps, inner_loop, task_gradient
 from metastep.errors import MetastepError
 
@@ -147,7 +146,7 @@ def compare(
     tasks = stack(tasks) if isinstance(tasks, list) else tasks
     drawn = generators(others=True)
     progress(0, len(methods))
-    exact = _double(methods[reference](meta, tasks).grad)
+    exact = doubled(methods[reference](meta, tasks).grad)
     rows = []
     for name, method in methods.items():
         rows.append(_against(exact, drawn, name, method, meta, tasks, repeats))
@@ -168,10 +167,10 @@ def _against(
 ) -> Comparison:
     with counting() as counts:
         method.estimator(meta, map_tree(lambda x: x[0], tasks))
-    seconds = min(_seconds(method, meta, tasks) for _ in range(repeats))
+    seconds = fastest(repeats, method, meta, tasks)
     set_generators(drawn)  # what draws random numbers has those of the reference, as far as it draws as many
     estimate, peak = peak_bytes(lambda: method(meta, tasks), tree_leaves(meta)[0].device)
-    grad = _double(estimate.grad)
+    grad = doubled(estimate.grad)
     return Comparison(
         name,
         cosine=float(dot(grad, exact) / (norm(grad) * norm(exact))),
@@ -182,14 +181,3 @@ def _against(
         peak_bytes=peak,
         growth=None if estimate.growth is None else float(estimate.growth.median()),
     )
-
-
-def _double(tree: Tree) -> Tree:
-    """Return a tree in double precision: the norm of a bad estimate may overflow in its own."""
-    return map_tree(lambda x: x.to(torch.complex128 if x.is_complex() else torch.float64), tree)
-
-
-def _seconds(step: Gradient, meta: Tree, tasks: Any) -> float:
-    start = time.perf_counter()
-    float(step(meta, tasks).loss)  # waits for a GPU
-    return time.perf_counter() - start

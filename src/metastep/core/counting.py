@@ -1,5 +1,6 @@
-"""What a call costs: gradients of a loss, second-order products, and the most bytes that its tensors took at once."""
+"""What a call costs: gradients, second-order products, seconds, and the most bytes that its tensors took at once."""
 
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,16 @@ def count_product() -> None:
         counts.products += 1
 
 
+def fastest(repeats: int, estimate: Callable[..., Any], *given: Any) -> float:
+    """Return the seconds that an estimate takes at best."""
+    found = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        float(estimate(*given).loss)  # waits for a GPU
+        found.append(time.perf_counter() - begun)
+    return min(found)
+
+
 # ---- peak memory of a call: the most bytes that its tensors took at once
 
 
@@ -62,7 +73,11 @@ T = TypeVar("T")
 
 def peak_bytes(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
     """Return the result of a call and its peak bytes: of the allocator on a GPU, of every tensor on a CPU."""
-    return _on_gpu(call, device) if device.type == "cuda" else _on_cpu(call)
+    if device.type == "cuda":
+        return _on_gpu(call, device)
+    with _LiveBytes() as live:  # the CPU allocator keeps no peak. Scratch memory of an operator is not seen
+        result = call()
+    return result, live.peak
 
 
 def kept_bytes(call: Callable[[], Any]) -> int:
@@ -83,13 +98,6 @@ def _on_gpu(call: Callable[[], T], device: torch.device) -> tuple[T, int]:
     return result, torch.cuda.max_memory_allocated(device) - before
 
 
-def _on_cpu(call: Callable[[], T]) -> tuple[T, int]:
-    """Follow every tensor, since the CPU allocator keeps no peak. Scratch memory of an operator is not seen."""
-    with _LiveBytes() as live:
-        result = call()
-    return result, live.peak
-
-
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the storage of every tensor that an operator makes, until it is released."""
 
@@ -99,11 +107,11 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if _is_stored(x)}
+        given = {storage._cdata for storage in _storages((args, kwargs))}
         out = function(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if _is_stored(x) and _storage(x)._cdata not in self.sizes.keys() | given:
-                self._follow(_storage(x))
+        for storage in _storages(out):
+            if storage._cdata not in self.sizes.keys() | given:
+                self._follow(storage)
         return out
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
@@ -116,9 +124,6 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now -= self.sizes.pop(key)
 
 
-def _storage(x: Tensor) -> torch.UntypedStorage:
-    return x.untyped_storage()
-
-
-def _is_stored(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.layout is torch.strided
+def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
+    tensors = (x for x in tree_leaves(tree) if isinstance(x, Tensor) and x.layout is torch.strided)
+    return (x.untyped_storage() for x in tensors)

@@ -1,6 +1,5 @@
 """What inner optimizers are made of: a state, checked options, and one formula for every parameter."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -137,24 +136,17 @@ class Entrywise(Described):
         raise NotImplementedError
 
     def advance(self, state: State, grad: Tree, meta: Tree, steps: int) -> State:
-        """Take `steps` steps that share a gradient."""
-        return _leaf_by_leaf(self._move, state, grad, meta, steps, self.rates)
-
-
-def _leaf_by_leaf(
-    move: Callable[..., Moved], state: State, grad: Tree, meta: Tree, steps: int, options: Sequence[Option]
-) -> State:
-    """Apply `move` to every parameter; memory is a tuple of trees like φ."""
-    params, spec = tree_flatten(state.params)
-    memories = [tree_leaves(alike(tree, state.params, "memory")) for tree in state.memory]
-    table = [[_of_leaves(option, meta, state.step + i, state.params) for option in options] for i in range(steps)]
-    moved = [
-        move(p, [m[j] for m in memories], g, [tuple(rate[j] for rate in row) for row in table], state.step)
-        for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
-    ]
-    memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
-    after = [kept_in_shape(new, p) for p, (new, _) in zip(params, moved, strict=True)]
-    return State(tree_unflatten(after, spec), memory, state.step + steps)
+        """Take `steps` steps that share a gradient. Memory is a tuple of trees like φ."""
+        params, spec = tree_flatten(state.params)
+        memories = [tree_leaves(alike(tree, state.params, "memory")) for tree in state.memory]
+        table = [[_of_leaves(rate, meta, state.step + i, state.params) for rate in self.rates] for i in range(steps)]
+        moved = [
+            self._move(p, [m[j] for m in memories], g, [tuple(rate[j] for rate in row) for row in table], state.step)
+            for j, (p, g) in enumerate(zip(params, tree_leaves(filled(grad, state.params)), strict=True))
+        ]
+        memory = tuple(tree_unflatten(list(column), spec) for column in zip(*(m for _, m in moved), strict=True))
+        after = [kept_in_shape(new, p) for p, (new, _) in zip(params, moved, strict=True)]
+        return State(tree_unflatten(after, spec), memory, state.step + steps)
 
 
 def _of_leaves(option: Option, meta: Tree, step: Any, params: Tree) -> list[Any]:

@@ -98,10 +98,15 @@ class Clipped(Described):
 
 
 def by_norm(grad: Tree, limit: Any) -> Tree:
-    """Scale by min(1, limit / (‖g‖ + 1e-6)), as torch.nn.utils.clip_grad_norm_ does."""
+    """Scale down to a norm over all parameters."""
     if not (is_number(limit) or (isinstance(limit, Tensor) and limit.dim() == 0)):
         raise MetastepError(f"clipped: norm = {limit!r} must be one number: it bounds the norm over all parameters.")
-    factor = (limit / (root(dot(grad, grad)) + 1e-6)).clamp(max=1.0)
+    return shortened(grad, root(dot(grad, grad)), limit)
+
+
+def shortened(grad: Tree, length: Tensor, limit: Any) -> Tree:
+    """Scale by min(1, limit / (length + 1e-6)), as torch.nn.utils.clip_grad_norm_ does."""
+    factor = (limit / (length + 1e-6)).clamp(max=1.0)
     return map_tree(lambda g: g * factor.to(g.dtype), grad)
 
 

@@ -84,7 +84,6 @@ class MAMLPP(Method):
 
 
 def _learned_rates(meta: Tree, step: Any) -> Tree:
-    del step
     return meta["rates"]
 
 

@@ -58,7 +58,6 @@ class Method(Described):
 
     def init(self, params: Tree, inner: InnerOptimizer, lengths: Sequence[int]) -> Tree:
         """Return θ for these parameters, with the rates or the memory that the method learns."""
-        del inner, lengths
         return params
 
     def loop(self, problem: Problem, inner: InnerOptimizer, steps: Steps) -> InnerLoop:

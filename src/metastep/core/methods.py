@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from metastep.core.backprop import Reference
 from metastep.core.checks import require_no_decay
@@ -39,7 +39,7 @@ class MAML(Method):
         MAML()
     """
 
-    entrywise: ClassVar[bool] = True
+    entrywise = True
     curvature: Curvature = exact
 
 
@@ -58,7 +58,7 @@ class MultiStep(Method):
         MultiStep(window=4)
     """
 
-    entrywise: ClassVar[bool] = True
+    entrywise = True
     window: Steps
     curvature: Curvature = exact
 
@@ -79,8 +79,8 @@ class Truncated(Method):
         Truncated(depth=2)
     """
 
-    is_exact: ClassVar[bool] = False
-    entrywise: ClassVar[bool] = True
+    is_exact = False
+    entrywise = True
     depth: Annotated[int, Bound(ge=1)]
     window: Steps = 1
     curvature: Curvature = exact
@@ -106,8 +106,8 @@ class FOMAML(Method):
         FOMAML()
     """
 
-    is_exact: ClassVar[bool] = False
-    entrywise: ClassVar[bool] = True
+    is_exact = False
+    entrywise = True
     window: Steps = 1
 
     def estimator(self, loop: InnerLoop) -> Estimator:
@@ -131,9 +131,9 @@ class Reptile(Method):
         Reptile(keep_memory=True)
     """
 
-    is_exact: ClassVar[bool] = False
-    needs_start: ClassVar[bool] = True
-    entrywise: ClassVar[bool] = True
+    is_exact = False
+    needs_start = True
+    entrywise = True
     window: Steps = 1
     keep_memory: bool = False
 
@@ -169,8 +169,8 @@ class IMAML(Method):
         IMAML(strength=0.5, solver=ConjugateGradient(steps=10))
     """
 
-    is_exact: ClassVar[bool] = False
-    entrywise: ClassVar[bool] = True
+    is_exact = False
+    entrywise = True
     strength: Annotated[float, Bound(gt=0)] = 2.0
     solver: Solver = ConjugateGradient()  # noqa: RUF009 - it is frozen
     window: Steps = 1
@@ -212,7 +212,7 @@ class HFMAML(Method):
         HFMAML(delta=0.01)
     """
 
-    is_exact: ClassVar[bool] = False
+    is_exact = False
     delta: Annotated[float, Bound(gt=0)] = 0.1
     window: Steps = 1
 
@@ -237,7 +237,7 @@ class GGSMAML(Method):
         GGSMAML(samples=16)
     """
 
-    is_exact: ClassVar[bool] = False
+    is_exact = False
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-2
     window: Steps = 1
@@ -265,8 +265,8 @@ class ESMAML(Method):
         ESMAML(samples=16)
     """
 
-    is_exact: ClassVar[bool] = False
-    needs_start: ClassVar[bool] = True
+    is_exact = False
+    needs_start = True
     samples: Annotated[int, Bound(ge=1)] = 8
     sigma: Annotated[float, Bound(gt=0)] = 1e-1
     window: Steps = 1

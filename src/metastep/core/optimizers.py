@@ -30,7 +30,7 @@ from metastep.core.options import Bound
 from metastep.core.rates import rate_at
 from metastep.core.registry import register
 from metastep.core.torch_originals import to_torch
-from metastep.core.trees import Tree, is_number, tree_leaves, zeros_like
+from metastep.core.trees import Tree, is_number, is_zero, tree_leaves, zeros_like
 from metastep.errors import MetastepError
 
 __all__ = [
@@ -74,8 +74,8 @@ class SGD(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.SGD
-    slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-    entrywise: ClassVar[bool] = True
+    slots = ("momentum_buffer",)
+    entrywise = True
     numbers = ("lr", "momentum", "weight_decay", "dampening")
     lr: Rate
     momentum: Rate = 0.0
@@ -85,12 +85,12 @@ class SGD(Entrywise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nesterov and not (self._remembers and is_number(self.dampening) and self.dampening == 0):
+        if self.nesterov and not (self._remembers and is_zero(self.dampening)):
             raise MetastepError("nesterov=True needs momentum above 0 and dampening 0, as in torch.optim.SGD.")
 
     @property
     def _remembers(self) -> bool:
-        return not (is_number(self.momentum) and self.momentum == 0)
+        return not is_zero(self.momentum)
 
     def init(self, params: Tree) -> State:
         return State(params)  # as in torch.optim, the first step makes the velocity
@@ -120,7 +120,7 @@ class SGD(Entrywise):
         for lr, momentum, weight_decay, dampening in rates:
             d = g + weight_decay * p
             if self._remembers:
-                still = not memory or (is_number(momentum) and momentum == 0)
+                still = not memory or is_zero(momentum)
                 v = d if still else momentum * memory[0] + (1 - dampening) * d
                 d, memory = d + momentum * v if self.nesterov else v, [v]
             p = p - lr * d
@@ -147,11 +147,11 @@ class Adam(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.Adam
-    slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-    entrywise: ClassVar[bool] = True
-    keeps: ClassVar[str] = "moments"
+    slots = ("exp_avg", "exp_avg_sq")
+    entrywise = True
+    keeps = "moments"
     numbers = ("lr", "betas", "eps", "weight_decay")
-    decoupled_weight_decay: ClassVar[bool] = False
+    decoupled_weight_decay = False
     lr: Rate = 1e-3
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Rate = 1e-8
@@ -189,8 +189,8 @@ class AdamW(Adam):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.AdamW
-    entrywise: ClassVar[bool] = True
-    decoupled_weight_decay: ClassVar[bool] = True
+    entrywise = True
+    decoupled_weight_decay = True
     weight_decay: Rate = 1e-2
 
 
@@ -215,9 +215,9 @@ class RMSprop(Entrywise):
     """
 
     original: ClassVar[type[torch.optim.Optimizer]] = torch.optim.RMSprop
-    slots: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer")
-    entrywise: ClassVar[bool] = True
-    keeps: ClassVar[str] = "memory"
+    slots = ("square_avg", "momentum_buffer")
+    entrywise = True
+    keeps = "memory"
     numbers = ("lr", "alpha", "eps", "weight_decay", "momentum")
     lr: Rate = 1e-2
     alpha: Share = 0.99
@@ -226,8 +226,8 @@ class RMSprop(Entrywise):
     momentum: Rate = 0.0
 
     def init(self, params: Tree) -> State:
-        remembers = not (is_number(self.momentum) and self.momentum == 0)
-        return State(params, (zeros_like(params), *([zeros_like(params)] if remembers else [])))
+        buffer = () if is_zero(self.momentum) else (zeros_like(params),)
+        return State(params, (zeros_like(params), *buffer))
 
     def _move(self, p: Tensor, memory: list[Tensor], g: Tensor, rates: Rates, step: Any) -> Moved:
         v, *buffer = memory

@@ -113,41 +113,6 @@ _BELONGS = {
 }  # options that are often given to the wrong class
 
 
-def require_takes_options(cls: type["Checked"], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Refuse options that a class does not have, and missing ones, by name; for `__new__` of a class.
-
-    Args:
-        cls: The class that is called.
-        args: Its positional arguments.
-        options: Its arguments by name.
-
-    Raises:
-        MetastepError: One is missing or unknown, or there are too many.
-
-    Example:
-        >>> import metastep as ms
-        >>> ms.MultiStep(windw=4)
-        Traceback (most recent call last):
-        metastep.errors.MetastepError: MultiStep has no option 'windw'. Did you mean 'window'? ...
-    """
-    signature = inspect.signature(cls.__init__)
-    known = list(signature.parameters)[1:]
-    named = cls.usage or (f"Its options: {', '.join(known)}." if known else "It has none.")
-    for name in options:
-        if name not in known:
-            near = f" {_BELONGS[name]}" if name in _BELONGS else did_you_mean(name, known)
-            raise MetastepError(f"{cls.__name__} has no option {name!r}.{near} {named}")
-    if args and isinstance(args[0], Iterator):
-        raise MetastepError(
-            f"{cls.__name__} was given a {type(args[0]).__name__}, such as net.parameters(). An inner optimizer takes "
-            f"no parameters, since the problem says where φ starts. Write {cls.__name__}(lr=0.1)."
-        )
-    try:
-        signature.bind(None, *args, **options)
-    except TypeError as error:
-        raise MetastepError(f"{cls.__name__}: {error}. {named}") from None
-
-
 def call_of(thing: Callable[..., Any]) -> str:
     """Return how a registered class or function is written in code, with the options that it needs.
 
@@ -199,13 +164,35 @@ def written(instance: Any) -> str:
 
 
 class Checked:
-    """Refuse arguments that a class does not take, and missing ones, by name, before anything is made of them."""
+    """Refuse arguments that a class does not take, and missing ones, by name, before anything is made of them.
+
+    Example:
+        >>> import metastep as ms
+        >>> ms.MultiStep(windw=4)
+        Traceback (most recent call last):
+        metastep.errors.MetastepError: MultiStep has no option 'windw'. Did you mean 'window'? ...
+    """
 
     usage: ClassVar[str] = ""
     """What to write, for the end of the message. By default, it names the options."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        require_takes_options(cls, args, options)
+        signature = inspect.signature(cls.__init__)
+        known = list(signature.parameters)[1:]
+        named = cls.usage or (f"Its options: {', '.join(known)}." if known else "It has none.")
+        for name in options:
+            if name not in known:
+                near = f" {_BELONGS[name]}" if name in _BELONGS else did_you_mean(name, known)
+                raise MetastepError(f"{cls.__name__} has no option {name!r}.{near} {named}")
+        if args and isinstance(args[0], Iterator):
+            raise MetastepError(
+                f"{cls.__name__} was given a {type(args[0]).__name__}, such as net.parameters(). An inner optimizer "
+                f"takes no parameters, since the problem says where φ starts. Write {cls.__name__}(lr=0.1)."
+            )
+        try:
+            signature.bind(None, *args, **options)
+        except TypeError as error:
+            raise MetastepError(f"{cls.__name__}: {error}. {named}") from None
         return super().__new__(cls)
 
 
@@ -284,7 +271,7 @@ def _lies_in(leaf: Any, bound: Bound) -> bool:
 
 
 def _require(value: Any, hint: Any, name: str) -> None:
-    bound, kind = _own_bound(hint), _bare(hint)
+    kind, bound = _parted(hint)
     if value is None and NoneType in get_args(kind):
         return
     kind = _without_none(kind)
@@ -350,8 +337,10 @@ def _defaults(thing: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: REQUIRED if p.default is p.empty else p.default for p in named}
 
 
-def _bare(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def _parted(hint: Any) -> tuple[Any, Bound | None]:
+    """Return what is annotated, and its own bound."""
+    kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return kind, next((part for part in metadata if isinstance(part, Bound)), None)
 
 
 def _without_none(kind: Any) -> Any:
@@ -360,24 +349,17 @@ def _without_none(kind: Any) -> Any:
     return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 
 
-def _own_bound(hint: Any) -> Bound | None:
-    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((part for part in metadata if isinstance(part, Bound)), None)
-
-
 def _bound(hint: Any) -> Bound | None:
     """Return the bound of a hint; of a tuple, that of its first element."""
-    items = get_args(_bare(hint)) if get_origin(_bare(hint)) is tuple else ()
-    return _own_bound(hint) or (_own_bound(items[0]) if items else None)
+    kind, bound = _parted(hint)
+    return bound or (_bound(get_args(kind)[0]) if get_origin(kind) is tuple else None)
 
 
 def _plain(hint: Any) -> Any:
-    kind = _bare(hint)
-    if kind is Any and _own_bound(hint) is not None:
-        return float
+    kind, bound = _parted(hint)
     if get_origin(kind) is tuple:
         return GenericAlias(tuple, tuple(item if item is ... else _plain(item) for item in get_args(kind)))
-    return kind
+    return float if kind is Any and bound is not None else kind
 
 
 def _helps(source: Callable[..., Any]) -> dict[str, str]:

@@ -203,7 +203,6 @@ class FewShot(Value):
         return Problem(start, every_window(inner), outer, self)
 
     def start(self, meta: Tree, task: Any) -> Tree:
-        del task
         return self.theta(meta)
 
     @cached_property
@@ -211,12 +210,10 @@ class FewShot(Value):
         return theta_of(self.module)
 
     def inner_loss(self, params: Tree, meta: Tree, batch: tuple[Any, Any]) -> Tensor:
-        del meta
         x, y = batch
         return self.loss(apply(self.module, params, x), y)
 
     def outer_loss(self, params: Tree, meta: Tree, task: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        del meta
         x, y = task.query
         prediction = apply(self.module, params, x)
         return self.loss(prediction, y), _measured(self.metrics or {}, prediction, y)

@@ -176,35 +176,16 @@ def _plainly(function: Any, args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _scaled_sum(function: Any, args: Any, kwargs: Any) -> Any:
-    """x + α·y"""
-    if not _is_recorded(kwargs.get("alpha")):
-        return _plainly(function, args, kwargs)
-    x, y = args
-    return function(x, y * as_tensors(kwargs["alpha"], x))
-
-
-def _of_product(name: str, by: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
-    """x + value · a ∘ b"""
+def _sum(to: str, arguments: str, term: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Write an operation of these arguments as x + w · term, by `to` of x. The last argument is w."""
+    *tensors, weight = arguments.split()
 
     def written(function: Any, args: Any, kwargs: Any) -> Any:
-        if not _is_recorded(kwargs.get("value")):
+        given = dict(zip((*tensors, weight), args, strict=False)) | kwargs
+        if not _is_recorded(given.get(weight)):
             return _plainly(function, args, kwargs)
-        x, a, b = args
-        return getattr(x, name)(as_tensors(kwargs["value"], x) * by(a, b))
-
-    return written
-
-
-def _interpolated(name: str) -> Callable[..., Any]:
-    """x + w (y − x)"""
-
-    def written(function: Any, args: Any, kwargs: Any) -> Any:
-        given = dict(zip(("self", "end", "weight"), args, strict=False)) | kwargs
-        x, y, weight = given["self"], given["end"], given["weight"]
-        if not _is_recorded(weight):
-            return _plainly(function, args, kwargs)
-        return getattr(x, name)(as_tensors(weight, x) * (y - x))
+        x, *others = (given[name] for name in tensors)
+        return getattr(x, to)(as_tensors(given[weight], x) * term(x, *others))
 
     return written
 
@@ -256,11 +237,15 @@ def _is_recorded(x: Any) -> bool:
     return isinstance(x, Number | Tensor)
 
 
+_SUMS = (
+    ("add", "add", "self other alpha", lambda x, y: y),
+    ("sub", "sub", "self other alpha", lambda x, y: y),
+    ("addcmul", "add", "self tensor1 tensor2 value", lambda x, a, b: a * b),
+    ("addcdiv", "add", "self tensor1 tensor2 value", lambda x, a, b: a / b),
+    ("lerp", "add", "self end weight", lambda x, y: y - x),
+)
 _WRITTEN_OUT: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("add", "add_", "sub", "sub_"), _scaled_sum),
-    "addcmul": _of_product("add", torch.mul), "addcmul_": _of_product("add_", torch.mul),
-    "addcdiv": _of_product("add", torch.div), "addcdiv_": _of_product("add_", torch.div),
-    "lerp": _interpolated("add"), "lerp_": _interpolated("add_"),
+    **{name + end: _sum(to + end, arguments, term) for name, to, arguments, term in _SUMS for end in ("", "_")},
     **dict.fromkeys(("tensor", "as_tensor", "scalar_tensor"), _made),
     "full_like": _filled, "__setitem__": _written_where, "clamp": _clamped, "clamp_": _clamped,
 }  # fmt: skip

@@ -8,7 +8,7 @@ This module loads no torch.
 import warnings
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from metastep.errors import MetastepError, did_you_mean, first_line
@@ -181,19 +181,15 @@ def load_plugins() -> None:
         return
     _begun.append(GROUP)  # first, since a plug-in may look up names too
     for entry in entry_points(group=GROUP):
-        _load_plugin(entry)
-
-
-def _load_plugin(entry: EntryPoint) -> None:
-    try:
-        entry.load()
-    except Exception as error:  # a user's module may fail in any way
-        _failed[entry.name] = f"{first_line(error)} ({type(error).__name__})"
-        warnings.warn(
-            f"the plug-in {entry.name!r} ({entry.value}) of metastep could not be imported, and what it registers is "
-            f"missing: {_failed[entry.name]}. Repair or uninstall it.",
-            stacklevel=2,
-        )
+        try:
+            entry.load()
+        except Exception as error:  # a user's module may fail in any way
+            _failed[entry.name] = f"{first_line(error)} ({type(error).__name__})"
+            warnings.warn(
+                f"the plug-in {entry.name!r} ({entry.value}) of metastep could not be imported, and what it registers "
+                f"is missing: {_failed[entry.name]}. Repair or uninstall it.",
+                stacklevel=2,
+            )
 
 
 _WORDS = {kind: kind for kind in _MODULES} | {"optimizer": "inner optimizer", "dataset": "data set"}

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from metastep.core.checks import require_dynamics, require_problem
 from metastep.core.counting import uncounted
@@ -21,7 +20,7 @@ from metastep.core.optimizers import State
 from metastep.core.stability import LONGEST, Rule, largest_curvature, longest_stable, rule_of
 from metastep.core.tasks import require_order, stack, task_count
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, dot, map_tree, norm, ratio, subtract
+from metastep.core.trees import Tree, dot, doubled, map_tree, norm, ratio, subtract
 from metastep.core.windows import (
     Checkpointed,
     InnerLoop,
@@ -210,20 +209,17 @@ def suggest(problem: Problem, inner: Any, *, steps: Steps, meta: Any, tasks: Any
     require_dynamics(inner)
     require_order(meta, tasks)
     meta, tasks = tree_of(meta), stack(tasks) if isinstance(tasks, list) else tasks
-    total, number = sum(window_lengths(steps)), task_count(tasks)
+    total = sum(window_lengths(steps))
     looked = min(total, LOOKED)
-    each = [map_tree(partial(_nth, i), tasks) for i in range(number)]
+    each = [map_tree(lambda leaf, i=i: leaf[i], tasks) for i in range(task_count(tasks))]
     with explained(meta):
         walks: list[Walk] = [
             _counted(i, partial(_walk, problem, inner, looked, total, meta, task)) for i, task in enumerate(each)
         ]
         rows = _window_rows(problem, inner, looked, meta, each, walks)
     curvatures = _curvature_rows(walks, inner)
-    return Suggestion(rows, curvatures, total, _mean_shapes(walks), _fails(inner, looked, total, curvatures))
-
-
-def _nth(i: int, leaf: Tensor) -> Tensor:
-    return leaf[i]
+    shapes = {shape: sum(walk.shapes[shape] for walk in walks) / len(walks) for shape in walks[0].shapes}
+    return Suggestion(rows, curvatures, total, shapes, _fails(inner, looked, total, curvatures))
 
 
 def _counted(i: int, function: Callable[[], Any]) -> Any:
@@ -332,10 +328,10 @@ def _window_rows(
     for n in (n for n in WINDOWS[1:] if n <= looked):
         estimator = unrolled(inner_loop(problem, inner, looked, n))
         samples[n] = [_counted(i, partial(_sample, estimator, meta, task)) for i, task in enumerate(each)]
-    mean = {n: _total(found) for n, found in samples.items()}
+    sums = {n: _total(found) for n, found in samples.items()}
     return tuple(
         WindowRow(
-            n, float(dot(mean[n], mean[1]) / (norm(mean[n]) * norm(mean[1]))), median(s.growth for s in found),
+            n, float(dot(sums[n], sums[1]) / (norm(sums[n]) * norm(sums[1]))), median(s.growth for s in found),
             len(found) * median(s.seconds for s in found),  # the first call of all looks at the modules
         )
         for n, found in samples.items()
@@ -343,9 +339,8 @@ def _window_rows(
 
 
 def _total(samples: list[Sample]) -> Tree:
-    """The sum of the meta-gradients in float64, since bad ones overflow"""
-    grads = [map_tree(lambda x: x.detach().double(), sample.grad) for sample in samples]
-    return map_tree(lambda *parts: torch.stack(parts).sum(0), *grads)
+    """The sum of the meta-gradients"""
+    return map_tree(lambda *parts: torch.stack(parts).sum(0), *(doubled(sample.grad) for sample in samples))
 
 
 def _curvature_rows(walks: list[Walk], inner: Any) -> tuple[CurvatureRow, ...]:
@@ -357,10 +352,6 @@ def _curvature_rows(walks: list[Walk], inner: Any) -> tuple[CurvatureRow, ...]:
         CurvatureRow(k, c, rule and longest_stable(rule.like, later))
         for (k, c), later in zip(medians, expected, strict=True)
     )
-
-
-def _mean_shapes(walks: list[Walk]) -> dict[tuple[int, ...], float]:
-    return {shape: sum(walk.shapes[shape] for walk in walks) / len(walks) for shape in walks[0].shapes}
 
 
 def _fails(inner: Any, looked: int, steps: int, curvatures: tuple[CurvatureRow, ...]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from metastep.core.checks import require_data
-from metastep.core.estimators import Estimate, Estimator
+from metastep.core.estimators import Estimate
 from metastep.core.finite import OVERFLOW, is_finite, where_not_finite
 from metastep.core.trees import Tree, map_tree, require_same, tree_leaves
+from metastep.core.windows import InnerLoop
 from metastep.errors import MetastepError, NonFiniteError
 
 
@@ -50,15 +51,15 @@ def task_count(tasks: Any) -> int:
     return int(counts.pop() or 0)
 
 
-def require_finite(estimator_of: Callable[[int], Estimator], meta: Tree, tasks: Any, estimate: Estimate) -> None:
+def require_finite(loop_of: Callable[[int], InnerLoop], meta: Tree, tasks: Any, estimate: Estimate) -> None:
     """Refuse a meta-gradient that is not finite. The tasks are then run one by one to name the place.
 
-    estimator_of: gives the estimator of task i.
+    loop_of: gives the inner loop of task i.
     """
     if is_finite(estimate.metrics["loss"], estimate.grad):
         return
     for i in range(task_count(tasks)):
-        place = where_not_finite(estimator_of(i).loop, meta, map_tree(lambda x, i=i: x[i], tasks))
+        place = where_not_finite(loop_of(i), meta, map_tree(lambda x, i=i: x[i], tasks))
         if place:
             raise NonFiniteError(f"task {i}: {place} Lower the inner learning rate, or look at the data of this task.")
     raise NonFiniteError(OVERFLOW)

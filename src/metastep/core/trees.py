@@ -257,6 +257,11 @@ def normal_like(tree: Tree) -> Tree:
     return map_tree(lambda x: 2**0.5 * torch.randn_like(x) if x.is_complex() else torch.randn_like(x), tree)
 
 
+def doubled(tree: Tree) -> Tree:
+    """Return constants in double precision: the norm of a bad estimate may overflow in its own."""
+    return map_tree(lambda x: x.detach().to(torch.complex128 if x.is_complex() else torch.float64), tree)
+
+
 def hollow_like(tree: Tree) -> Tree:
     """Return zeros in the shape of `tree` that take no memory (one number, expanded)."""
     return map_tree(lambda x: x.new_zeros(()).expand(x.shape), tree)
@@ -304,6 +309,11 @@ def is_number(x: object) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
+def is_zero(x: object) -> bool:
+    """Return whether x is the number 0. A tensor or a function may give another."""
+    return is_number(x) and x == 0
+
+
 def shapes(tree: Tree) -> list[tuple[int, ...]]:
     """Return the shape of each leaf."""
     return [tuple(leaf.shape) for leaf in tree_leaves(tree)]
@@ -323,7 +333,7 @@ def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
     """Return in words how names and shapes of two trees differ; `of_a` and `of_b` say whose they are."""
     first, second = _named(a), _named(b)
     only = [(of_a, first.keys() - second.keys()), (of_b, second.keys() - first.keys())]
-    told = [f"only in {whose}: {_listed(names)}" for whose, names in only if names]
+    told = [f"only in {whose}: {listed(map(repr, sorted(names)))}" for whose, names in only if names]
     unequal = [name for name, shape in first.items() if second.get(name, shape) != shape]
     told += [f"'{name}' is {first[name]} in {of_a} and {second[name]} in {of_b}" for name in unequal[:1]]
     return "; ".join(told) or None
@@ -332,7 +342,7 @@ def difference(a: Tree, b: Tree, of_a: str, of_b: str) -> str | None:
 def leaves_by_name(tree: Tree) -> dict[str, Any]:
     """Return the leaves by their paths, such as 'support/0'."""
     leaves = tree_flatten_with_path(tree)[0]
-    return {"/".join(str(key).strip("[].'") for key in way) or "itself": leaf for way, leaf in leaves}
+    return {"/".join(str(key).strip("[].'") for key in way) or "the tensor": leaf for way, leaf in leaves}
 
 
 def _named(tree: Tree) -> dict[str, Any]:
@@ -341,7 +351,7 @@ def _named(tree: Tree) -> dict[str, Any]:
     return {n: tuple(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__ for n, leaf in found.items()}
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """Return the names, or the first ones of many."""
-    quoted = [f"'{name}'" for name in sorted(names)]
-    return ", ".join(quoted[:3]) + (f" and {len(quoted) - 3} more" if len(quoted) > 3 else "")
+    known = list(names)
+    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

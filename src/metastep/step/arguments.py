@@ -1,21 +1,20 @@
 """Refuse wrong arguments of the door where they are given, and say what to write."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_flatten_with_path
 
 from metastep.core.checks import require_dynamics, require_problem
 from metastep.core.method import Method
 from metastep.core.options import call_of
 from metastep.core.problems import FewShot
 from metastep.core.registry import named, names
-from metastep.core.trees import Tree, tree_leaves
+from metastep.core.trees import Tree, leaves_by_name, listed, tree_leaves
 from metastep.errors import MetastepError, did_you_mean, warn
 
 STEP = "Write ms.MetaStep(gradient, meta, torch.optim.Adam(ms.trees.leaves(meta), lr=1e-3))."
@@ -25,7 +24,12 @@ USAGE = "Write ms.MetaGradient(problem, ms.MAML(), ms.SGD(lr=0.1), steps=5)."
 def require_parts(problem: Any, method: Any, inner: Any) -> None:
     """Refuse a MetaGradient that is made of something else, or in another order."""
     _require_problem(problem)
-    _require_method(method)
+    _require_place(method, "a method")
+    _require_made(method, "method")
+    if not isinstance(method, Method):
+        such = "must be a method such as ms.MAML() or ms.MultiStep(window=4)."
+        raise MetastepError(f"method = {method!r} {such} {USAGE}")
+    _require_place(inner, "an inner optimizer")
     _require_inner(inner)
 
 
@@ -38,38 +42,26 @@ def _require_problem(problem: Any) -> None:
         raise MetastepError(f"{problem.__name__} is a class, not a problem. Make a problem of a module: {few_shot}.")
     if isinstance(problem, FewShot):
         raise MetastepError("FewShot describes a problem. Write ms.few_shot(module, loss), which makes the problem.")
-    if isinstance(problem, Method) or hasattr(problem, "advance"):
-        what = "a method" if isinstance(problem, Method) else "an inner optimizer"
-        raise MetastepError(f"{problem!r} is {what} where the problem belongs. {USAGE}")
+    _require_place(problem, "a problem")
     require_problem(problem)
 
 
-def _require_method(method: Any) -> None:
-    if isinstance(method, Method):
-        return
-    if isinstance(method, type) and issubclass(method, Method):
-        raise MetastepError(f"{method.__name__} is the class. Call it: {call_of(method)}.")
-    if hasattr(method, "advance"):
-        raise MetastepError(f"{method!r} is an inner optimizer where the method belongs. {USAGE}")
-    if isinstance(method, str):
-        raise MetastepError(f"method = {method!r} is a name. {_by_name('method', method)}")
-    raise MetastepError(f"method = {method!r} must be a method such as ms.MAML() or ms.MultiStep(window=4). {USAGE}")
+def _require_place(given: Any, place: str) -> None:
+    """Refuse a method or an inner optimizer in the place of another part."""
+    kind = "a method" if isinstance(given, Method) else "an inner optimizer" if hasattr(given, "advance") else place
+    if kind != place:
+        raise MetastepError(f"{given!r} is {kind} where the {place.partition(' ')[2]} belongs. {USAGE}")
 
 
 def _require_inner(inner: Any) -> None:
-    if isinstance(inner, Method):
-        raise MetastepError(f"{inner!r} is a method where the inner optimizer belongs. {USAGE}")
-    if isinstance(inner, type) and issubclass(inner, torch.optim.Optimizer):
-        ours = next((call_of(named("optimizer", name)) for name in names("optimizer") if _original(name) is inner), "")
-        there_is = f"Use {ours}" if ours else "Use ms.SGD(lr=0.1)"
+    if isinstance(inner, type) and issubclass(inner, Optimizer):
+        registered = (named("optimizer", name) for name in names("optimizer"))
+        ours = next((call_of(own) for own in registered if getattr(own, "original", None) is inner), "ms.SGD(lr=0.1)")
         raise MetastepError(
-            f"{inner.__name__} is a class of torch.optim. {there_is}. Or make one of the parameters of your module: "
+            f"{inner.__name__} is a class of torch.optim. Use {ours}. Or make one of the parameters of your module: "
             f"torch.optim.{inner.__name__}(net.parameters(), lr=0.1)."
         )
-    if isinstance(inner, type):
-        raise MetastepError(f"{inner.__name__} is the class. Call it: {call_of(inner)}.")
-    if isinstance(inner, str):
-        raise MetastepError(f"inner = {inner!r} is a name. {_by_name('optimizer', inner)}")
+    _require_made(inner, "inner")
     if isinstance(inner, Number):
         raise MetastepError(
             f"{inner!r} is not an inner optimizer. If it is the learning rate, write ms.SGD(lr={inner!r})."
@@ -78,27 +70,29 @@ def _require_inner(inner: Any) -> None:
         require_dynamics(inner)
 
 
-def _by_name(kind: str, name: str) -> str:
-    """Say what to write in place of a name."""
-    known = names(kind)
-    if name in known:
-        return f"Give what it names: {call_of(named(kind, name))}."
-    such = {"method": "ms.MultiStep(window=4)", "optimizer": "ms.SGD(lr=0.1)"}[kind]
-    return f"It names nothing.{did_you_mean(name, known)} Give {_ARTICLE[kind]} itself, such as {such}."
+def _require_made(given: Any, part: str) -> None:
+    """Refuse a class or a name, and say what to write in its place."""
+    if isinstance(given, type) and (issubclass(given, Method) or hasattr(given, "advance")):
+        raise MetastepError(f"{given.__name__} is the class. Call it: {call_of(given)}.")
+    if isinstance(given, str):
+        kind, such = _NAMED[part]
+        known = names(kind)
+        named_one = f"Give what it names: {call_of(named(kind, given))}." if given in known else ""
+        nothing = f"It names nothing.{did_you_mean(given, known)} Give {such}."
+        raise MetastepError(f"{part} = {given!r} is a name. {named_one or nothing}")
 
 
-_ARTICLE = {"method": "a method", "optimizer": "an inner optimizer"}
+_NAMED = {
+    "method": ("method", "a method itself, such as ms.MultiStep(window=4)"),
+    "inner": ("optimizer", "an inner optimizer itself, such as ms.SGD(lr=0.1)"),
+}
 
 
-def _original(name: str) -> Any:
-    return getattr(named("optimizer", name), "original", None)
-
-
-def require_counts(**counts: Any) -> None:
-    """Refuse a number of things that is not a whole number above 0; None is fine."""
+def require_counts(least: int = 1, what: str = "", **counts: Any) -> None:
+    """Refuse what is not a whole number, or is below `least`; None is fine. `what` says what is counted."""
     for name, value in counts.items():
-        if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-            raise MetastepError(f"{name} = {value!r} must be a whole number that is at least 1.")
+        if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+            raise MetastepError(f"{name} = {value!r} must be a whole number{what} that is at least {least}.")
 
 
 def require_keep(keep: Any) -> None:
@@ -139,25 +133,25 @@ def require_step(meta: Tree, optimizer: Any) -> None:
     """Refuse a MetaStep that would not move θ, or not all of it."""
     _require_optimizer(optimizer)
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    leaves = tree_leaves(meta)
-    if not any(leaf.requires_grad for leaf in leaves):
+    leaves = leaves_by_name(meta)
+    if not any(leaf.requires_grad for leaf in leaves.values()):
         raise MetastepError(
             "nothing in meta requires grad, so no update would move it. Make meta with gradient.init(…), or call "
             "requires_grad_() on the tensors to learn."
         )
-    if missing := [i for i, leaf in enumerate(leaves) if id(leaf) not in held and leaf.requires_grad]:
+    if missing := [name for name, leaf in leaves.items() if id(leaf) not in held and leaf.requires_grad]:
         raise MetastepError(
-            f"the optimizer does not hold {_names(meta, missing)}, which meta learns. Give it ms.trees.leaves(meta); "
+            f"the optimizer does not hold {listed(missing)}, which meta learns. Give it ms.trees.leaves(meta); "
             "freeze what is not to be learned with requires_grad_(False)."
         )
-    if any(held[i].requires_grad for i in held.keys() - {id(leaf) for leaf in leaves}):
+    if any(held[i].requires_grad for i in held.keys() - {id(leaf) for leaf in leaves.values()}):
         raise MetastepError(
             "the optimizer holds tensors that are not in meta, and would never move them. Give it "
             "ms.trees.leaves(meta), and no more; or freeze them with requires_grad_(False)."
         )
-    if frozen := [i for i, leaf in enumerate(leaves) if id(leaf) in held and not leaf.requires_grad]:
+    if frozen := [name for name, leaf in leaves.items() if id(leaf) in held and not leaf.requires_grad]:
         warn(
-            f"{_names(meta, frozen)} of meta does not require grad, so the optimizer leaves it as it is. Call "
+            f"{listed(frozen)} of meta does not require grad, so the optimizer leaves it as it is. Call "
             "requires_grad_() on what is to be learned; give the optimizer the rest of meta alone."
         )
 
@@ -177,12 +171,6 @@ def _require_optimizer(optimizer: Any) -> None:
             "meta-gradient for it. Call optimizer.step(closure) yourself. In the closure, zero the gradients, compute "
             "loss = gradient.loss(meta, tasks), call loss.backward(), and return the loss."
         )
-
-
-def _names(meta: Tree, which: Iterable[int]) -> str:
-    paths = [path for path, _ in tree_flatten_with_path(meta)[0]]
-    named = ["".join(str(key) for key in paths[i]) or "the tensor" for i in which]
-    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
 
 
 def require_scheduler(scheduler: Any, optimizer: Optimizer) -> None:

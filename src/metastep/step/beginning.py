@@ -13,6 +13,7 @@ from metastep.core.entrywise import with_lr
 from metastep.core.methods import FOMAML
 from metastep.core.trees import is_number
 from metastep.errors import MetastepError
+from metastep.step.arguments import require_counts
 from metastep.step.gradient import MetaGradient
 
 
@@ -30,10 +31,7 @@ class Beginning:
     """
 
     def __init__(self, gradient: MetaGradient, warmup: int, ramp: int, device: torch.device) -> None:
-        given: dict[str, Any] = {"warmup": warmup, "ramp": ramp}
-        for name, updates in given.items():
-            if not (isinstance(updates, int) and not isinstance(updates, bool) and updates >= 0):
-                raise MetastepError(f"{name} = {updates!r} must be a whole number of updates that is at least 0.")
+        require_counts(0, " of updates", warmup=warmup, ramp=ramp)
         self._gradient, self._warmup, self._ramp = gradient, warmup, ramp
         # A tensor that is written over: compiled plans and CUDA graphs read it at every update, and stay as they are.
         self._rate = torch.zeros((), dtype=torch.float64, device=device)

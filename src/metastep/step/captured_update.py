@@ -16,6 +16,7 @@ from metastep.core.estimators import Estimate
 from metastep.core.modules import draws_noise
 from metastep.core.optimizers import SGD, InnerOptimizer, State
 from metastep.core.problems import few_shot_of
+from metastep.core.tasks import require_finite, stack, task_count
 from metastep.core.torch_originals import ours, to_torch
 from metastep.core.trees import Tree, from_vector, map_tree, to_vector, tree_leaves, zeros_like
 from metastep.errors import MetastepError, NonFiniteError, first_line
@@ -23,6 +24,7 @@ from metastep.step.capture import Unit, aside, unit, wait_for
 from metastep.step.chain.serving import for_kernels
 from metastep.step.differentiate import Nesting
 from metastep.step.gradient import MetaGradient
+from metastep.step.ranks import Ranks
 
 if TYPE_CHECKING:
     from metastep.step.update import MetaStep
@@ -45,6 +47,7 @@ class CapturedUpdate:
     """An update as a function of what the last one left. The host only starts it."""
 
     queued = 10
+    """Updates between two looks at whether they could be made. A look waits for the device."""
 
     def __init__(self, step: "MetaStep") -> None:
         self._step, self._named = step, {str(i): leaf for i, leaf in enumerate(tree_leaves(step.meta))}
@@ -70,19 +73,19 @@ class CapturedUpdate:
         return self._estimate(map_tree(torch.clone, found))  # what a replay gives, the next one overwrites
 
     def look(self, updates: int) -> None:
+        """Wait for the device. Raise if one of so many updates was not made."""
         made = int(self._at.state.step)
         if made < updates:
             self._write()
             step = self._step
             tasks = step.draw(made) if step.draw else self._recent[made]
-            from metastep.step.update import why  # only here: it is made of this
-
             gradient = step.beginning(made)
-            reason = why(gradient, step.meta, tasks, gradient.unchecked(step.meta, tasks))
+            reason = _why(gradient, step.meta, tasks, gradient.unchecked(step.meta, tasks))
             raise NonFiniteError(f"update {made + 1}: {reason}")
         self._recent.clear()
 
     def settle(self, updates: int) -> None:
+        """The same; then meta and optimizer are up to date."""
         self.look(updates)
         self._write()
 
@@ -113,9 +116,8 @@ class CapturedUpdate:
         self._prepare(number, self._moving or rates_changed)
 
     def _same(self, settings: Settings) -> bool:
-        if not self._moving:
-            return settings == self._settings
-        return [g | {"lr": 0} for g in settings] == [g | {"lr": 0} for g in self._settings]
+        read = {"lr": 0} if self._moving else {}  # what the unit reads anew
+        return [group | read for group in settings] == [group | read for group in self._settings]
 
     def _rate(self) -> tuple[Tensor, ...]:
         if not self._moving:
@@ -129,7 +131,6 @@ class CapturedUpdate:
         Nothing in it waits for the device.
         """
         step, gradient, device = self._step, self._gradient, tree_leaves(self._step.meta)[0].device
-        from metastep.step.update import over_ranks  # only here: it is made of this
 
         def iteration(at: Prepared, *given: Any) -> tuple[Prepared, tuple[Any, ...]]:
             state, number, tasks = at
@@ -174,6 +175,25 @@ class CapturedUpdate:
         params, memory, step = self._at.state
         parts = State(from_vector(params, self._named), tuple(from_vector(part, self._named) for part in memory), step)
         to_torch(parts, self._step.optimizer, self._named)
+
+
+ELSEWHERE = "the meta-gradient is not finite, by the tasks of another process or by its norm. Lower the learning rates."
+
+
+def over_ranks(ranks: Ranks, local: Estimate, tasks: Any) -> Estimate:
+    """Return the estimate over the tasks of all processes."""
+    number = len(tasks) if isinstance(tasks, list) else task_count(tasks)
+    grad, loss = ranks.mean((local.grad, local.loss), number)
+    return local._replace(grad=grad, loss=loss)
+
+
+def _why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
+    """Return where a meta-gradient stopped being finite, in words."""
+    try:
+        require_finite(lambda i: gradient.loop, meta, stack(tasks) if isinstance(tasks, list) else tasks, local)
+    except NonFiniteError as error:
+        return str(error)
+    return ELSEWHERE
 
 
 class Parted:

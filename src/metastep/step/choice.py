@@ -4,14 +4,13 @@ How many tasks run at a time is a rule of shapes, so that two equal runs are equ
 What is kept depends on the memory that is free, and changes no bit.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from metastep.core.counting import fastest
 from metastep.core.derivatives import is_transformed
 from metastep.core.estimators import Estimate, Estimator
 from metastep.core.method import Method
@@ -70,31 +69,25 @@ class Choices:
         return self._chosen[kind]
 
     def _choose(self, meta: Tree, tasks: Any, keep: Keep, start: Any, kind: str) -> Chosen:
-        number, first = task_count(tasks), map_tree(lambda x: x[0], tasks)
-        sizes, device = examined(self._estimator, meta, first), tree_leaves(meta)[0].device
-        if self._chunk_size is None and self._benchmark and number > 1:
-            return self._by_the_clock(meta, tasks, keep, start, kind, sizes)
-        size = self._chunk_size or by_rule(sizes, number, device)
-        return self._with(size, sizes, keep, device)
+        """Choose by the rule or, on request, by the clock: then two runs may differ, so a run keeps it."""
+        number, device = task_count(tasks), tree_leaves(meta)[0].device
+        sizes = examined(self._estimator, meta, map_tree(lambda x: x[0], tasks))
+        by = partial(self._with, sizes, keep, device)
+        if self._chunk_size is not None or not self._benchmark or number == 1:
+            return by(self._chunk_size or by_rule(sizes, number, device))
+        if kind not in self.measured:
+            seconds = {size: fastest(REPEATS, by(size).run, meta, tasks, start) for size in (1, number)}
+            self.measured[kind] = min(seconds, key=lambda size: seconds[size])
+        chosen = by(self.measured[kind])
+        return chosen._replace(told=f"{chosen.told}, chosen by the clock")
 
-    def _with(self, size: int, sizes: Sizes, keep: Keep, device: torch.device) -> Chosen:
+    def _with(self, sizes: Sizes, keep: Keep, device: torch.device, size: int) -> Chosen:
         windows = 1 if self._estimator.solved else len(self._loop.lengths)
         schedule = schedule_for(in_bytes(self._memory, device) // size, windows, sizes)
         if size > 1:
             schedule = schedule._replace(on_disk=False)  # vmap keeps nothing on disk
         run = mapped(self._method, self._loop, size, keep, way=partial(_eagerly, schedule))
         return Chosen(run, size, f"{_told(size)}, {schedule.told(windows)}")
-
-    def _by_the_clock(self, meta: Tree, tasks: Any, keep: Keep, start: Any, kind: str, sizes: Sizes) -> Chosen:
-        """Two runs may choose otherwise: the choice belongs to what a run keeps"""
-        number, device = task_count(tasks), tree_leaves(meta)[0].device
-        if kind not in self.measured:
-            seconds = {
-                size: _seconds(self._with(size, sizes, keep, device), meta, tasks, start) for size in (1, number)
-            }
-            self.measured[kind] = min(seconds, key=lambda size: seconds[size])
-        chosen = self._with(self.measured[kind], sizes, keep, device)
-        return chosen._replace(told=f"{chosen.told}, chosen by the clock")
 
 
 def by_rule(sizes: Sizes, number: int, device: torch.device) -> int:
@@ -119,13 +112,3 @@ def _not_here() -> str | None:
 
 def _told(number: int) -> str:
     return "one task after the other" if number == 1 else f"{number} tasks at a time"
-
-
-def _seconds(chosen: Chosen, meta: Tree, tasks: Any, start: Any) -> float:
-    found = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        loss: Tensor = chosen.run(meta, tasks, start).loss
-        loss.item()  # waits for a GPU
-        found.append(time.perf_counter() - begun)
-    return min(found)

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 _PLAIN = (bool, int, float, str, tuple, NoneType, FunctionType, BuiltinFunctionType)
-_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 
 
 class Fingerprint:
-    """Read the parts of a module, their plain attributes, whether they have hooks, and where its parameters are."""
+    """Read the parts of a module, their plain attributes, whether they have hooks, and what their parameters are."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -38,10 +38,11 @@ class Fingerprint:
 
 
 def _reader_of(part: nn.Module) -> Callable[[], Any]:
-    own = vars(part)
-    names = [name for name, value in own.items() if type(value) in _PLAIN]
+    own, parameters = vars(part), part._parameters.values()
+    names = ["forward", *(name for name, value in own.items() if type(value) in _PLAIN)]  # it may be any callable
 
     def read() -> Any:
-        return type(part), *map(own.get, names), any(map(own.get, _HOOKS))
+        learned = [p is not None and p.requires_grad for p in parameters]
+        return type(part), *map(own.get, names), any(map(own.get, HOOKS)), *learned
 
     return read

@@ -7,11 +7,11 @@ says which engine runs, and why nothing faster does.
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metastep.core.accumulation import accumulated
 from metastep.core.checks import require_data, require_other_names
@@ -35,7 +35,6 @@ from metastep.step.arguments import (
     require_keep,
     require_parts,
 )
-from metastep.step.chain.chain import NotAChainError
 from metastep.step.chain.problem import FusedJudge
 from metastep.step.chain.serving import Served, served
 from metastep.step.choice import Choices
@@ -165,13 +164,13 @@ class MetaGradient(Value, Checked):
         require_keep(keep)
         meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
-            return self._one_by_one(meta, tasks, keep, start)
+            return _one_by_one(partial(self, keep=keep), meta, tasks, start)
         tasks = self._stacked(tasks)
         start = None if start is None else require_start(start, tasks, self.inner)
         engine = self.engine(meta, tasks, keep, start)
         engine.require_values(meta, tasks)
         found = engine.run(meta, tasks)
-        require_finite(self._estimator_of(start), meta, tasks, found)
+        require_finite(partial(self._loop_of, start), meta, tasks, found)
         if keep == "state":
             return found._replace(state=found.state._replace(inner=type(self.inner).__name__))
         return found
@@ -235,8 +234,7 @@ class MetaGradient(Value, Checked):
         require_order(meta, tasks)
         meta = tree_of(meta)
         if isinstance(tasks, list) and not _alike(tasks):
-            starts = _starts(start, len(tasks))
-            return mean_of([self.judge(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
+            return _one_by_one(self.judge, meta, tasks, start)
         tasks = self._stacked(tasks)
         start = None if start is None else require_start(start, tasks, self.inner)
         found, _ = self._served(tasks, None, start)
@@ -328,7 +326,7 @@ class MetaGradient(Value, Checked):
         """Choose what computes these tasks."""
         reason = self._not_compiled(tasks, keep, start) if self.compile else ""
         if self.compile and reason is None:
-            return Engine(self._run_compiled, _anything, self.path)
+            return Engine(self._run_compiled, _accept, self.path)
         engine = self._uncompiled(meta, tasks, keep, start)
         if reason:
             engine = engine._replace(path=f"{engine.path}; not compiled: {reason}")
@@ -346,7 +344,7 @@ class MetaGradient(Value, Checked):
         if found is not None:
             return Engine(found.estimate, found.require_values, found.path)
         chosen = self.choices(meta, tasks, keep, start)
-        return Engine(partial(_from, chosen.run, start), _anything, f"autograd, {chosen.told}: {reason}")
+        return Engine(lambda meta, tasks: chosen.run(meta, tasks, start), _accept, f"autograd, {chosen.told}: {reason}")
 
     @apart
     def compile_cost(self, meta: Any, tasks: Any) -> Cost:
@@ -394,22 +392,21 @@ class MetaGradient(Value, Checked):
     @cached_property
     def compiled(self) -> Compiled:
         """The compiled engine, if `compile` is set. Its `cost` says what compiling took and what it saves."""
-        at_once = partial(_at_once, self.choices)
-        return Compiled(self.estimator, self.chunk_size, at_once, self.memory)
+        choices = self.choices
+        return Compiled(self.estimator, self.chunk_size, lambda *given: choices(*given).at_once, self.memory)
 
-    def chain(self, size: int) -> Served:
-        """Return the hand-written derivatives for pictures of `size`, or raise NotAChainError with the reason."""
-        key = size, self.fingerprint()
-        if key not in self._chains:
-            self._chains[key] = served(self, size)
-        return self._chains[key]
+    def by_hand(self, size: int) -> Served | str:
+        """Return the hand-written derivatives for pictures of `size`, or why there are none."""
+        now, (then, found) = self.fingerprint(), self._chains.get(size, (None, ""))
+        if not found or then != now:
+            found = served(self, size)
+            self._chains[size] = now, found
+        return found
 
     def judge_by_hand(self, size: int) -> FusedJudge | None:
         """Return what judges by hand, or None where it cannot be by hand."""
-        try:
-            return self.chain(size).judging
-        except NotAChainError:
-            return None
+        found = self.by_hand(size)
+        return None if isinstance(found, str) else found.judging
 
     def _stacked(self, tasks: Any) -> Any:
         if isinstance(tasks, list):
@@ -418,37 +415,30 @@ class MetaGradient(Value, Checked):
         return tasks
 
     def _served(self, tasks: Any, keep: Keep, start: Any) -> tuple[Served | None, str]:
-        try:
-            if keep is not None or start is not None:
-                raise NotAChainError("states are kept or given, which the hand-written derivatives do not do")
-            return self.chain(_size_of(tasks)), ""
-        except NotAChainError as reason:
-            return None, str(reason)
+        if keep is not None or start is not None:
+            return None, "states are kept or given, which the hand-written derivatives do not do"
+        if (size := _size_of(tasks)) is None:
+            return None, "derivatives by hand need square pictures with channels, and classes"
+        found = self.by_hand(size)
+        return (None, found) if isinstance(found, str) else (found, "")
 
-    def _estimator_of(self, start: Any) -> Callable[[int], Estimator]:
-        """Return the estimator of task i, from where it started."""
-
-        def of_task(i: int) -> Estimator:
-            if start is None:
-                return self.estimator
-            first = map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, start)
-            return self.method.estimator(started(self.loop, first))
-
-        return of_task
-
-    def _one_by_one(self, meta: Tree, tasks: list[Any], keep: Keep, start: Any) -> Estimate:
-        """Return the estimate of tasks of different shapes; `start` is a list, as `state` is."""
-        starts = _starts(start, len(tasks))
-        return mean_of([self(meta, [task], keep=keep, start=at) for task, at in zip(tasks, starts, strict=True)])
+    def _loop_of(self, start: Any, i: int) -> InnerLoop:
+        """Return the inner loop of task i, from where it started."""
+        if start is None:
+            return self.loop
+        return started(self.loop, map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, start))
 
     @cached_property
     def fingerprint(self) -> Callable[[], Any]:
         """Read what a prepared computation depends on besides tensors."""
         few_shot = few_shot_of(self.problem)
-        return (lambda: None) if few_shot is None else Fingerprint(few_shot.module)
+        if few_shot is None:
+            return lambda: None
+        parts = few_shot.module, few_shot.loss
+        return Fingerprint(nn.ModuleList(part for part in parts if isinstance(part, nn.Module)))
 
     @cached_property
-    def _chains(self) -> dict[Any, Served]:
+    def _chains(self) -> dict[int, tuple[Any, Served | str]]:
         return {}
 
     @cached_property
@@ -461,19 +451,17 @@ class MetaGradient(Value, Checked):
         return []
 
 
-def _starts(start: Any, number: int) -> list[Any]:
-    if start is None:
-        return [None] * number
-    if len(start) != number:
-        raise MetastepError(f"start has {len(start)} entries for {number} tasks. Give a list with one for each.")
-    return list(start)
+def _one_by_one(call: Callable[..., Estimate], meta: Tree, tasks: list[Any], start: Any) -> Estimate:
+    """Return the estimate of tasks of different shapes; `start` is a list, as `state` is."""
+    starts = [None] * len(tasks) if start is None else start
+    if len(starts) != len(tasks):
+        raise MetastepError(f"start has {len(starts)} entries for {len(tasks)} tasks. Give a list with one for each.")
+    return mean_of([call(meta, [task], start=at) for task, at in zip(tasks, starts, strict=True)])
 
 
 def mean_of(parts: list[Estimate]) -> Estimate:
     """Return the mean of the estimates of single tasks."""
-    total = parts[0].grad
-    for part in parts[1:]:
-        total = add(total, part.grad)
+    total = reduce(add, (part.grad for part in parts))
     metrics = map_tree(lambda *each: torch.cat(each), *(part.metrics for part in parts))
     states = [part.state for part in parts]
     kept = None if states[0] is None else states
@@ -481,12 +469,12 @@ def mean_of(parts: list[Estimate]) -> Estimate:
     return Estimate(metrics["loss"].mean(), scale(1 / len(parts), total), metrics, kept, grown)
 
 
-def _size_of(tasks: Any) -> int:
+def _size_of(tasks: Any) -> int | None:
+    """Return the side of square pictures with channels and classes; None of anything else."""
     x = next((x for x in tree_leaves(tasks) if isinstance(x, Tensor)), None)
     pairs = isinstance(tasks, tuple) and len(tasks) == 2 and all(isinstance(p, tuple | list) for p in tasks)
-    if x is None or x.dim() != 5 or x.shape[3] != x.shape[4] or not pairs or [len(p) for p in tasks] != [2, 2]:
-        raise NotAChainError("derivatives by hand need square pictures with channels, and classes")
-    return x.shape[-1]
+    square = x is not None and x.dim() == 5 and x.shape[3] == x.shape[4]
+    return x.shape[-1] if square and pairs and [len(p) for p in tasks] == [2, 2] else None  # type: ignore[union-attr]
 
 
 def _alike(tasks: list[Any]) -> bool:
@@ -495,15 +483,7 @@ def _alike(tasks: list[Any]) -> bool:
     return all(shapes(task) == shapes(tasks[0]) for task in tasks)
 
 
-def _from(run: Callable[[Tree, Any, Any], Estimate], start: Any, meta: Tree, tasks: Any) -> Estimate:
-    return run(meta, tasks, start)
-
-
-def _at_once(choices: Choices, meta: Tree, tasks: Any) -> int:
-    return choices(meta, tasks).at_once
-
-
-def _anything(meta: Tree, tasks: Any) -> None:
+def _accept(meta: Tree, tasks: Any) -> None:
     """Accept every value."""
 
 

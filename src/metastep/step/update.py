@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,37 +10,20 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from metastep.core.estimators import Estimate
+from metastep.core.inner_clipping import by_value, shortened
 from metastep.core.modules import tree_of
 from metastep.core.options import Bound, Checked, require_number
 from metastep.core.problems import few_shot_of
-from metastep.core.tasks import require_finite, require_order, stack, task_count
+from metastep.core.tasks import require_order
 from metastep.core.trees import Tree, map_tree, norm, tree_leaves
 from metastep.errors import MetastepError, NonFiniteError
 from metastep.step.arguments import STEP, require_examples, require_scheduler, require_state, require_step
 from metastep.step.beginning import Beginning
-from metastep.step.captured_update import CapturedUpdate, why_not_captured
+from metastep.step.captured_update import ELSEWHERE, CapturedUpdate, over_ranks, why_not_captured
 from metastep.step.gradient import MetaGradient
 from metastep.step.ranks import Ranks, current_ranks
 
 Draw = Callable[[Any], Any]  # the number of an update, counted from 0, as a number or tensor -> its tasks
-
-
-class Update(Protocol):
-    """How an update is made."""
-
-    queued: int
-    """Updates between two looks at whether they could be made. A look waits for the device."""
-
-    @property
-    def path(self) -> str: ...
-
-    def __call__(self, number: int, tasks: Any) -> Estimate: ...
-
-    def look(self, updates: int) -> None:
-        """Wait for the device. Raise if one of so many updates was not made."""
-
-    def settle(self, updates: int) -> None:
-        """The same; then meta and optimizer are up to date."""
 
 
 class MetaStep(Checked):
@@ -202,7 +185,7 @@ class MetaStep(Checked):
         self.gradient.choices.repeat(state["choices"])
         self._update = self._how()
 
-    def _how(self) -> Update:
+    def _how(self) -> "EagerUpdate | CapturedUpdate":
         reason = why_not_captured(self.gradient, self.meta, self.optimizer)
         if reason is None:
             return CapturedUpdate(self)
@@ -210,7 +193,7 @@ class MetaStep(Checked):
 
 
 class EagerUpdate:
-    """The meta-gradient, and then the optimizer's own step."""
+    """The meta-gradient, and then the optimizer's own step. Its parts are those of `CapturedUpdate`."""
 
     queued = 1
 
@@ -248,9 +231,6 @@ class EagerUpdate:
     settle = look
 
 
-ELSEWHERE = "the meta-gradient is not finite, by the tasks of another process or by its norm. Lower the learning rates."
-
-
 def _local(gradient: MetaGradient, meta: Tree, tasks: Any) -> tuple[Estimate, str]:
     """Return the estimate over the tasks of this process. If it is not finite: NaN for all processes, and why."""
     try:
@@ -273,27 +253,8 @@ class Clip:
 
     def __call__(self, grad: Tree, length: Tensor) -> Tree:
         if self.value is not None:
-            return map_tree(lambda g: g.clamp(-self.value, self.value), grad)  # type: ignore[operator]
-        if self.norm is None:
-            return grad
-        factor = (self.norm / (length + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ does
-        return map_tree(lambda g: g * factor.to(g.dtype), grad)
-
-
-def over_ranks(ranks: Ranks, local: Estimate, tasks: Any) -> Estimate:
-    """Return the estimate over the tasks of all processes."""
-    number = len(tasks) if isinstance(tasks, list) else task_count(tasks)
-    grad, loss = ranks.mean((local.grad, local.loss), number)
-    return local._replace(grad=grad, loss=loss)
-
-
-def why(gradient: MetaGradient, meta: Tree, tasks: Any, local: Estimate) -> str:
-    """Return where a meta-gradient stopped being finite, in words."""
-    try:
-        require_finite(lambda i: gradient.estimator, meta, stack(tasks) if isinstance(tasks, list) else tasks, local)
-    except NonFiniteError as error:
-        return str(error)
-    return ELSEWHERE
+            return by_value(grad, self.value)
+        return grad if self.norm is None else shortened(grad, length, self.norm)
 
 
 def _require_gradient(gradient: Any, meta: Any) -> None:

@@ -52,7 +52,7 @@ def test_every_preset_makes_a_meta_step(name: str) -> None:
 def test_every_preset_is_differentiated_by_hand(name: str) -> None:
     config = replace(shrunk(PRESETS[name]), device="cpu")
     gradient = gradient_of(config, Learner.fresh(config).net)
-    assert gradient.chain(config.net.size).path == "derivatives by hand, in PyTorch (float32)"
+    assert gradient.by_hand(config.net.size).path == "derivatives by hand, in PyTorch (float32)"
 
 
 def by_parameter(meta: Tree) -> list[tuple[str, dict[str, Tensor]]]:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from metastep.core.modules import SamePad, ShiftNorm, parameters
 from metastep.errors import MetastepError
+from metastep.step.fingerprint import HOOKS
 
 
 class NotAChainError(MetastepError):
@@ -147,7 +148,6 @@ def chain_of(module: nn.Module, size: int) -> Chain:
 
 
 Step = tuple[str, nn.Module]
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _steps(module: nn.Module) -> Iterator[Step]:

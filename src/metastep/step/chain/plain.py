@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metastep.step.chain import patches, whole
 from metastep.step.chain.algebra import Cotangent, Judged, Layer, Parameters
-from metastep.step.chain.bilinear import Convolution, Pair, mean_product, product_rule, products
 from metastep.step.chain.chain import Block, Head, Slot
+from metastep.step.chain.convolution import ByPatches, Pair, maps, mean_product, patches, product_rule, products, whole
 
 
 class Norm(NamedTuple):
@@ -27,7 +26,7 @@ class Norm(NamedTuple):
 
 
 class Kept(NamedTuple):
-    by: Convolution
+    by: ByPatches
     seen: Pair  # its form of a⁻ and ȧ⁻
     activation: Pair  # a and ȧ, the input of the next block
     places: Tensor | None  # of the largest entry of each window, if there is pooling
@@ -51,7 +50,7 @@ def forward(block: Block, before: Layer | Tensor, params: Parameters) -> Layer:
     return Layer(block, z, z_t, norm, Kept(by, seen, *_pooled(block, *_activation(z, z_t, norm))))
 
 
-def convolution_for(block: Block, a: Tensor) -> Convolution:
+def convolution_for(block: Block, a: Tensor) -> ByPatches:
     """Return the convolution by patches, or a whole one for a task with large patches on a CPU."""
     pictures = a.numel() // (block.size**2 * block.inputs)
     many = pictures * block.out_size**2 * block.kernel**2 * block.inputs > MANY
@@ -88,10 +87,8 @@ def _pooled(block: Block, a: Tensor, a_t: Tensor | None) -> tuple[Pair, Tensor |
     """Return the largest a of each window, ȧ at the same place, and the place."""
     if block.pool == 1:
         return (a, a_t), None
-    largest, places = F.max_pool2d(
-        whole.maps(a, block.out_size), block.pool, ceil_mode=block.keeps_edge, return_indices=True
-    )
-    a_t = None if a_t is None else _rows(whole.maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
+    largest, places = F.max_pool2d(maps(a, block.out_size), block.pool, ceil_mode=block.keeps_edge, return_indices=True)
+    a_t = None if a_t is None else _rows(maps(a_t, block.out_size).flatten(2).gather(2, places.flatten(2)), a)
     return (_rows(largest.flatten(2), a), a_t), places
 
 
@@ -100,14 +97,14 @@ def _unpooled(layer: Layer, d: Tensor) -> Tensor:
     block, places = layer.block, layer.saved.places
     if places is None:
         return d
-    maps, flat = whole.maps(d, block.seen_size).flatten(2), places.flatten(2)
-    spread = maps.new_zeros(*maps.shape[:2], block.out_size**2)
-    return _rows(spread.scatter_(2, flat, maps), d)
+    small = maps(d, block.seen_size).flatten(2)
+    spread = small.new_zeros(*small.shape[:2], block.out_size**2)
+    return _rows(spread.scatter_(2, places.flatten(2), small), d)
 
 
-def _rows(maps: Tensor, like: Tensor) -> Tensor:
+def _rows(found: Tensor, like: Tensor) -> Tensor:
     """Reshape (pictures of all tasks, channels, positions) to (tasks, rows, channels)."""
-    return maps.transpose(1, 2).reshape(len(like), -1, like.shape[-1])
+    return found.transpose(1, 2).reshape(len(like), -1, like.shape[-1])
 
 
 def head(head: Head, last: Layer, params: Parameters, y: Tensor, out: Tensor) -> Judged:

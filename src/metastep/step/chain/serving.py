@@ -97,11 +97,14 @@ class Served:
                 )
 
 
-def served(gradient: "MetaGradient", size: int) -> Served:
-    """Return what computes this for square pictures of `size`, or raise NotAChainError with the reason."""
-    few_shot = require_served(gradient)
-    chain = chain_of(few_shot.module, size)
-    return Served(gradient, chain, *operators_for(chain, parameter_of(few_shot)))
+def served(gradient: "MetaGradient", size: int) -> Served | str:
+    """Return what computes this for square pictures of `size`, or why nothing does."""
+    try:
+        few_shot = require_served(gradient)
+        chain = chain_of(few_shot.module, size)
+        return Served(gradient, chain, *operators_for(chain, parameter_of(few_shot)))
+    except NotAChainError as reason:
+        return str(reason)
 
 
 def parameter_of(few_shot: FewShot) -> Tensor:
