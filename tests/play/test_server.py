@@ -42,6 +42,12 @@ def asked(server: Server, path: str, body: Any = None, **headers: str) -> tuple[
     return answer.status, answer.headers, json.loads(content) if "json" in answer.headers["Content-Type"] else content
 
 
+def file_of(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
 def seen(server: Server, shape: str) -> str:
     return str(asked(server, "/api/strokes", {"strokes": STROKES[shape]})[2]["pixels"])
 
@@ -75,9 +81,7 @@ def test_the_page_learns_what_it_must_know(server: Server) -> None:
 def test_a_photo_of_dark_ink_is_seen_as_the_drawing_is(server: Server) -> None:
     picture = np.full((90, 90), 200, np.uint8)
     picture[40:50, 15:75] = 30
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
-    status, _, said = asked(server, "/api/picture", file.getvalue())
+    status, _, said = asked(server, "/api/picture", file_of(Image.fromarray(picture)))
     pixels = np.frombuffer(b64decode(said["pixels"]), np.uint8).reshape(SIZE, SIZE)
     assert (status, pixels[0, 0]) == (200, 0)
     assert pixels[SIZE // 2, SIZE // 2] > 200
@@ -99,6 +103,8 @@ WRONG = {
     "endless strokes": ("/api/strokes", {"strokes": [[[0, 0]] * 5_001]}, "at most 5000"),
     "not a picture": ("/api/picture", b"some words", "This file: is not an image in a known format. Remove it"),
     "an empty picture": ("/api/picture", b"", "This file: is empty"),
+    "a blank picture": ("/api/picture", file_of(Image.new("L", (90, 90), 200)), "This file: has one colour alone"),
+    "a single pixel": ("/api/picture", file_of(Image.new("L", (1, 1), 30)), "This file: has one colour alone"),
 }
 
 

@@ -98,7 +98,12 @@ def strokes(session: Session, body: bytes) -> dict[str, str]:
 
 def picture(session: Session, body: bytes) -> dict[str, str]:
     """Return the content of an image file as the learner sees it."""
-    return _sent(prepare_bytes(body, "This file", session.config).pixels)
+    pixels = prepare_bytes(body, "This file", session.config).pixels
+    if pixels.min() == pixels.max():
+        raise MetastepError(
+            "This file: has one colour alone, which tells nothing of its class. Choose another picture."
+        )
+    return _sent(pixels)
 
 
 def answer(session: Session, body: bytes) -> dict[str, Any]:
