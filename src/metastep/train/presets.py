@@ -62,7 +62,7 @@ def overridden(config: AnyConfig, changes: Iterable[str]) -> AnyConfig:
     given = [(_whole_key(plain, key), text) for key, text in map(split, changes)]
     above: Plain = {}
     for key, text in sorted(given, key=lambda each: not each[0].endswith(".name")):  # options depend on names
-        _put(above, key, _value(kind, laid_over(plain, above), key, text))
+        put(above, key, _value(kind, laid_over(plain, above), key, text))
     return from_plain(kind, laid_over(plain, above))
 
 
@@ -81,8 +81,8 @@ def _whole_key(plain: Plain, key: str) -> str:
     return f"{key}.name" if isinstance(table, Mapping) and "name" in table else key
 
 
-def _put(above: Plain, key: str, value: Any) -> None:
-    """Text and a table in one place are a name and its options"""
+def put(above: Plain, key: str, value: Any) -> None:
+    """Set a field by its whole name. Text and a table in one place are a name and its options."""
     *parts, last = key.split(".")
     for part in parts:
         if isinstance(above.setdefault(part, {}), str):
@@ -220,25 +220,19 @@ def _defaults(job: str) -> Plain:
 
 
 @cache
-def few_shot() -> dict[str, FewShot]:
-    """Return the presets of few-shot learning."""
-    return {name: config for name, config in _all().items() if isinstance(config, FewShot)}
-
-
-@cache
-def transfer() -> dict[str, Transfer]:
-    """Return the presets of transfer."""
-    return {name: config for name, config in _all().items() if isinstance(config, Transfer)}
-
-
-@cache
-def _all() -> dict[str, FewShot | Transfer]:
+def known() -> dict[str, FewShot | Transfer]:
+    """Return all presets."""
     return {name: configured(table) for name, table in tables().items()}
 
 
-def known() -> dict[str, FewShot | Transfer]:
-    """Return all presets."""
-    return {**few_shot(), **transfer()}
+def few_shot() -> dict[str, FewShot]:
+    """Return the presets of few-shot learning."""
+    return {name: config for name, config in known().items() if isinstance(config, FewShot)}
+
+
+def transfer() -> dict[str, Transfer]:
+    """Return the presets of transfer."""
+    return {name: config for name, config in known().items() if isinstance(config, Transfer)}
 
 
 def preset(name: str) -> FewShot | Transfer:
@@ -258,11 +252,16 @@ def preset(name: str) -> FewShot | Transfer:
         >>> preset("omniglot-5w1s-multistep4").method
         MultiStep(window=4)
     """
-    found = known()
-    if name not in found:
-        guess = did_you_mean(name, found)
+    table_of(name)  # says so if there is none
+    return known()[name]
+
+
+def table_of(name: str) -> Plain:
+    """Return a preset as its table says it, without the defaults."""
+    if name not in tables():
+        guess = did_you_mean(name, tables())
         raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
-    return found[name]
+    return tables()[name]
 
 
 def read(path: Path) -> FewShot | Transfer:
@@ -288,18 +287,14 @@ def shipped() -> dict[str, Path]:
 def find_learner(name: str) -> Path:
     """The folder of a run, a learner's file, or the name of one that comes with metastep; for `Learner.load`"""
     path, here = Path(name).expanduser(), shipped()
-    if path.exists() or name not in here:
-        _require_there(path, name, here)
+    if path.exists():
         return path
-    return here[name]
-
-
-def _require_there(path: Path, name: str, here: dict[str, Path]) -> None:
-    if not path.exists():
-        named = f", or one that comes with metastep: {', '.join(here)}" if here else ""
+    if name not in here:
         raise MetastepError(
-            f"{name!r}: there is no such run or learner. Give the folder of a run, a learner's file{named}."
+            f"{name!r}: there is no such run or learner. Give the folder of a run, a learner's file, or one that "
+            f"comes with metastep: {', '.join(here)}."
         )
+    return here[name]
 
 
 # ---- TOML
