@@ -252,8 +252,7 @@ def preset(name: str) -> FewShot | Transfer:
         >>> preset("omniglot-5w1s-multistep4").method
         MultiStep(window=4)
     """
-    table_of(name)  # says so if there is none
-    return known()[name]
+    return known().get(name) or configured(table_of(name))
 
 
 def table_of(name: str) -> Plain:

@@ -46,11 +46,6 @@ def write_config(path: Path, config: Config) -> None:
     replace_file(path, text.encode(errors="surrogatepass"), ConfigError)  # paths may have bytes that are no text
 
 
-def read_job(path: Path) -> type[Config]:
-    """Return the class of the configuration that was written."""
-    return JOBS[_content(path)["job"]]
-
-
 def read_config(path: Path, kind: type[AnyConfig]) -> AnyConfig:
     """Return the configuration of a run of this kind."""
     content = _content(path)
@@ -102,7 +97,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         with run.lock():
             run._require_vacant()  # again: another process may have been faster
-            run.configure(config)
+            write_config(run.config_path, config)
         return run
 
     @classmethod
@@ -111,7 +106,7 @@ class Run:
         if not cls.is_there(folder):
             reason = "holds no run (no config.json)" if os.path.isdir(folder) else "is not there, or no folder"
             raise problem(RunError, folder, reason, "Give the folder of a run")
-        read_job(run.config_path)
+        _content(run.config_path)  # says so if it is none of ours
         return run
 
     @classmethod
@@ -155,22 +150,14 @@ class Run:
     def best(self) -> Path:
         return self.folder / "best.safetensors"
 
-    @property
-    def job(self) -> type[Config]:
-        """The class of its configuration."""
-        return read_job(self.config_path)
-
     def config(self, kind: type[AnyConfig]) -> AnyConfig:
         return read_config(self.config_path, kind)
-
-    def configure(self, config: Config) -> None:
-        write_config(self.config_path, config)
 
     def reconfigure(self, config: Config) -> None:
         """Continue the same run with another configuration."""
         if config != self.config(type(config)):
             with self.lock():
-                self.configure(config)
+                write_config(self.config_path, config)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -351,9 +351,8 @@ def remembered(config: Transfer, root: Path | None) -> Transfer:
     Weights that are named below the data directory keep that name: for others, the directory may be elsewhere.
     """
     source = config.source
-    if config.trains_source and source.dataset is not None:
-        dataset, fingerprint = data.as_it_is(source.dataset, root)
-        source = replace(source, dataset=dataset, fingerprint=fingerprint)
+    if config.trains_source:
+        source = data.remembered(source, root, "source.dataset")
     if source.weights is not None and (file := Path(source.weights).expanduser()).exists():
         source = replace(source, weights=str(file.resolve()))
     return replace(config, data=data.remembered(config.data, root), source=source)

@@ -79,7 +79,7 @@ def load(
     """
     run = Run.open(folder)
     config = run.config(Transfer)
-    config = replace(config, data=moved_to(config.data, data, target_data), device=device)
+    config = replace(config, data=moved_to(config.data, data, name=target_data), device=device)
     config = trusted(config, {"net.name": target_net}, only="net.name")
     place, dtype = choose_device(config)
     splits = read_data(config, data, progress)

@@ -83,7 +83,7 @@ def _source_plan(
         return plan(first, place, root, ranks, progress)
     own = Run.open(place).config(Transfer)
     if first.data.name != own.data.name:
-        own = replace(own, data=moved_to(own.data, root, first.data.name))
+        own = replace(own, data=moved_to(own.data, root, name=first.data.name))
     elif is_exported(place):
         return None
     return plan(own, place, root, ranks, progress, {"net.name": config.source.net})
