@@ -20,7 +20,7 @@ from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
 from metastep.report.reported import Asked, Panel, Point, Prediction, Reported, ShownClass, again, number
 from metastep.report.sheet import panels
-from metastep.train.config import Config, Data, FewShot, TargetData, Transfer
+from metastep.train.config import Config, Data, FewShot, Transfer
 from metastep.train.evaluate import Evaluation, Mean, OnEpisodes, digest, read_evaluations
 from metastep.train.fewshot.evaluate import Sampler
 from metastep.train.fewshot.learner import Learner, gradient_of
@@ -156,7 +156,7 @@ def _reported(run: Run, name: str, colour: str, rows: Sequence[dict[str, Any]], 
     task, unit, data = printable(config.data.shared.name), config.unit, config.data
     if isinstance(data, Data):
         task, unit = f"{task}, {data.ways}-way {data.shots}-shot", "step"
-    elif isinstance(data, TargetData) and data.per_class:
+    elif data.per_class:
         task = f"{task}, {data.per_class} of each class"
     best = _best(rows, unit)
     test = Mean(best[3], best[4]) if best and isinstance(config, Transfer) else None

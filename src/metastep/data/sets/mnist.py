@@ -28,7 +28,7 @@ class MNIST(PictureSplit):
     licence = "CC BY-SA 3.0 (LeCun, Cortes, Burges)"
     source = "https://ossci-datasets.s3.amazonaws.com/mnist, its four idx files"
     what = "MNIST (a folder mnist with train-images-idx3-ubyte.gz and three others, packed or not)"
-    folders = ("mnist", "MNIST/raw", "MNIST")
+    folders: ClassVar[tuple[str, ...]] = ("mnist", "MNIST/raw", "MNIST")
     parts = tuple((f"{name}.gz", name) for name in FILES)  # packed or not
     downloads = downloads(
         "mnist",

@@ -29,7 +29,7 @@ from metastep.train.device import prepare_device
 from metastep.train.io import replace_file
 from metastep.train.run import Run
 from metastep.train.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update
-from metastep.train.transfer.iteration import LARGE, Method, TransferState, initial_state, iteration
+from metastep.train.transfer.iteration import LARGE, TransferState, initial_state, iteration
 from metastep.train.transfer.losses import Guidance, Pair, guidance
 from metastep.train.validated import to_plain
 
@@ -212,15 +212,15 @@ def _assembled(
     config: Transfer, target: Tapped, guide: Guidance | None, layers: dict[str, str], train: Batches,
     val: Batches, test: Batches, dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
-    method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
+    device, noisy = train.data.images.device, draws_noise(target.module)
     compile = is_compiled(config, device, config.epochs * len(train))
     looking = None
     if config.gradient_difference:
-        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)  # a few times only
+        looking = unit(iteration(config, target, guide, measure_difference=True), device, noisy)  # a few times only
     return Parts(
         target.module,
-        initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy, compile, kin_of(config, guide)),
+        initial_state(config, target, guide),
+        unit(iteration(config, target, guide), device, noisy, compile, kin_of(config, guide)),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -261,23 +261,6 @@ def laid_out(net: nn.Module, layout: torch.memory_format) -> nn.Module:
         if weight.dim() == 4 and weight.numel() >= LARGE:
             weight.data = weight.data.contiguous(memory_format=layout)
     return net
-
-
-def method_of(config: Transfer) -> Method:
-    outer = {"optimizer": config.inner, "meta_lr": config.outer.lr, "meta_weight_decay": config.outer.weight_decay}
-    chosen = config.method
-    if not isinstance(chosen, WhatAndWhere):
-        return Method(kind="scratch", **outer)
-    return Method(
-        kind="transfer",
-        steps=config.steps,
-        window=chosen.window,
-        beta=chosen.beta,
-        learned=chosen.learned,
-        outer=chosen.outer,
-        transfer_lr=chosen.transfer_rate,
-        **outer,
-    )
 
 
 def target_net(config: Transfer, data: Pictures, weights: Path | None) -> nn.Module:
