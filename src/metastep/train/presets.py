@@ -128,12 +128,15 @@ def _kept(place: str, before: Mapping[str, Any], value: Mapping[str, Any]) -> Ma
 def _value(kind: type[Config], plain: Plain, key: str, text: str) -> Any:
     annotation = _annotation(kind, plain, key)
     optional = type(None) in get_args(annotation) or annotation is Any
-    if text in ("none", "null") and optional and "none" not in _choices(annotation):
+    kinds = members(annotation)
+    choices = [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
+    if text in ("none", "null") and optional and "none" not in choices:
         return None
-    if all(each is str or get_origin(each) is Literal for each in members(annotation)):
+    if all(each is str or get_origin(each) is Literal for each in kinds):
         return text
     value = parsed(text)
-    return [value] if _takes_list(annotation) and not isinstance(value, list) else value
+    takes_list = [get_origin(each) for each in kinds] == [tuple]
+    return [value] if takes_list and not isinstance(value, list) else value
 
 
 def _annotation(kind: type[Config], plain: Plain, key: str) -> Any:
@@ -155,14 +158,6 @@ def _option(kind: str, chosen: Any, name: str) -> Any:
     except (RefusedError, MetastepError):  # it is refused with all the rest
         return Any
     return known[name].type if name in known else Any
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    return tuple(choice for each in members(annotation) if get_origin(each) is Literal for choice in get_args(each))
-
-
-def _takes_list(annotation: Any) -> bool:
-    return [get_origin(each) for each in members(annotation)] == [tuple]
 
 
 def parsed(text: str) -> Any:
