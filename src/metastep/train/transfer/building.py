@@ -57,7 +57,7 @@ def source_run(config: Transfer) -> Transfer:
         batch=BATCH,
         net=Target(source.net),
         method=Scratch(),
-        inner=SGD(source.lr or RATE, 0.9, weight_decay=_first(source.weight_decay, DECAY)),
+        inner=SGD(source.lr or RATE, 0.9, weight_decay=DECAY if source.weight_decay is None else source.weight_decay),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
         checkpoint_seconds=config.checkpoint_seconds,
@@ -66,10 +66,6 @@ def source_run(config: Transfer) -> Transfer:
         compile=config.compile,
         threads=config.threads,
     )
-
-
-def _first(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def export(folder: Path, tensors: dict[str, Tensor], classes: int) -> None:
