@@ -170,13 +170,7 @@ _DAMAGE = (
 )
 
 
-def everything(name: str) -> bool:
-    """Keep every member."""
-    del name
-    return True
-
-
-def read_members(path: Path, keep: Keep = everything) -> Iterator[tuple[str, bytes]]:
+def read_members(path: Path, keep: Keep = lambda name: True) -> Iterator[tuple[str, bytes]]:
     """Yield (name, bytes) of each file to keep, in the order that is cheapest to read.
 
     Names have forward slashes and no leading part. One at a time, because archives can be larger than memory.

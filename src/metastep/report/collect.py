@@ -18,7 +18,7 @@ from metastep.data.episodes import Episodes, without_place
 from metastep.data.errors import printable
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
-from metastep.report.reported import Asked, Panel, Point, Prediction, Reported, ShownClass, again, number
+from metastep.report.reported import COLOURS, Asked, Panel, Point, Prediction, Reported, ShownClass, again, number
 from metastep.report.sheet import panels
 from metastep.train.config import Config, Data, FewShot, Transfer
 from metastep.train.evaluate import Evaluation, Mean, OnEpisodes, digest, read_evaluations
@@ -120,9 +120,6 @@ def _predictions(pictures: Tensor, shares: Tensor) -> list[Prediction]:
 
 
 # ---- what the folder says
-
-
-COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
 
 
 def named(folders: Sequence[Path]) -> list[tuple[Path, str, str]]:

@@ -95,6 +95,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else as_toml(value)
 
 
+COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
 UNSET = "—"
 SHORT = 3  # letters that fit below a picture
 LARGEST = 1e38  # a number beyond it is no measurement, and cannot be drawn

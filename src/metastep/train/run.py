@@ -82,11 +82,15 @@ STATE = "training state"
 Which = Literal["last", "best"]
 
 
-@dataclass(frozen=True)
 class Run:
     """Made by `Run.create` or `Run.open`. Reading needs no lock; write inside `with run.lock():`."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_path, self.metrics_path = folder / "config.json", folder / "metrics.jsonl"
+        self.tensorboard_path = folder / "tensorboard"
+        self.last, self.best = folder / "last.safetensors", folder / "best.safetensors"
+        self.previous = folder / "previous.safetensors"  # the last but one, for a disk that damages the last
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Self:
@@ -124,31 +128,6 @@ class Run:
         if foreign:
             reason = f"holds other files ({foreign[0]!r}{', ...' if foreign[1:] else ''})"
             raise problem(RunError, self.folder, reason, "Choose an empty or a new folder: nothing was changed")
-
-    @property
-    def config_path(self) -> Path:
-        return self.folder / "config.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        return self.folder / "tensorboard"
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.safetensors"
-
-    @property
-    def previous(self) -> Path:
-        """The last but one, for a disk that damages the last."""
-        return self.folder / "previous.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.safetensors"
 
     def config(self, kind: type[AnyConfig]) -> AnyConfig:
         return read_config(self.config_path, kind)
