@@ -215,19 +215,25 @@ def _defaults(job: str) -> Plain:
 
 
 @cache
-def known() -> dict[str, FewShot | Transfer]:
-    """Return all presets."""
+def few_shot() -> dict[str, FewShot]:
+    """Return the presets of few-shot learning."""
+    return {name: config for name, config in _all().items() if isinstance(config, FewShot)}
+
+
+@cache
+def transfer() -> dict[str, Transfer]:
+    """Return the presets of transfer."""
+    return {name: config for name, config in _all().items() if isinstance(config, Transfer)}
+
+
+@cache
+def _all() -> dict[str, FewShot | Transfer]:
     return {name: configured(table) for name, table in tables().items()}
 
 
-def few_shot() -> dict[str, FewShot]:
-    """Return the presets of few-shot learning."""
-    return {name: config for name, config in known().items() if isinstance(config, FewShot)}
-
-
-def transfer() -> dict[str, Transfer]:
-    """Return the presets of transfer."""
-    return {name: config for name, config in known().items() if isinstance(config, Transfer)}
+def known() -> dict[str, FewShot | Transfer]:
+    """Return all presets."""
+    return {**few_shot(), **transfer()}
 
 
 def preset(name: str) -> FewShot | Transfer:

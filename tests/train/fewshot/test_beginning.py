@@ -26,7 +26,7 @@ from tests.train.fewshot.helpers import TINY, tiny
 from tests.train.fewshot.test_commands import app
 from tests.train.fewshot.use_helpers import write_run
 
-PRESETS = presets.known()
+PRESETS = presets.few_shot()
 
 STILL = Outer("sgd", 1e-30)  # a step that changes no float
 

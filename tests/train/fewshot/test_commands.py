@@ -12,7 +12,7 @@ from metastep.train import loop, presets
 from metastep.train.run import Run, Trained
 from tests.train.fewshot.helpers import TINY
 
-PRESETS = presets.known()
+PRESETS = presets.few_shot()
 
 app = typer.Typer()
 for command in (commands.train, commands.resume):

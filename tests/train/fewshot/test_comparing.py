@@ -19,7 +19,7 @@ from metastep.train.schema import EVALUATION_SEED
 from tests.train.fewshot.helpers import TINY, stripes
 from tests.train.fewshot.use_helpers import fresh, write_run
 
-PRESETS = presets.known()
+PRESETS = presets.few_shot()
 
 DOUBLE = replace(TINY, precision="float64")
 

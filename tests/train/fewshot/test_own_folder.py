@@ -21,7 +21,7 @@ from tests.data.helpers import write_classes
 from tests.data.test_commands import check_refused
 from tests.train.fewshot.helpers import TINY
 
-PRESETS = presets.known()
+PRESETS = presets.few_shot()
 
 CLASSES = dict.fromkeys("abcdefghijkl", 3)
 

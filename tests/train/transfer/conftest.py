@@ -10,7 +10,7 @@ from metastep.train.loop import train
 from metastep.train.transfer.building import source_run
 from tests.train.transfer.train_helpers import TINY, loading, tiny
 
-PRESETS = presets.known()
+PRESETS = presets.transfer()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from metastep.train.run import Run
 from metastep.train.transfer.job import TransferJob
 from tests.train.transfer.train_helpers import PUPIL, TEACHER, TINY, stop_at, tiny
 
-PRESETS = presets.known()
+PRESETS = presets.transfer()
 
 cli = CliRunner()
 pytestmark = pytest.mark.usefixtures("_tiny_presets")

@@ -19,7 +19,7 @@ from metastep.train.config import TargetData, Transfer
 from metastep.train.run import Run
 from tests.train.transfer.train_helpers import PUPIL, TEACHER, TINY, stop_at, stripes
 
-PRESETS = presets.known()
+PRESETS = presets.transfer()
 
 cli = CliRunner()
 pytestmark = pytest.mark.usefixtures("_tiny_presets")
