@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import metastep as ms
+from metastep.train.config import Source, Transfer, WhatAndWhere
 from metastep.train.transfer.features import Tapped
-from metastep.train.transfer.iteration import Method, initial_state, iteration
+from metastep.train.transfer.iteration import initial_state, iteration
 from metastep.train.transfer.losses import guidance
 
 source_steps, target_steps = 300, 150  # short: 30, 12
@@ -60,8 +61,10 @@ test_x, test_y = F.interpolate(digits.test.images.float() / 255, size=16), digit
 pupil = Net(classes=10, width=8)
 source, target = Tapped(teacher.eval(), ("one", "two", "three")), Tapped(pupil, ("one", "two", "three"))
 guide = guidance(source, target, "all-to-all", x)
-method = Method(steps=2, window=2, beta=0.5, optimizer=ms.SGD(lr=0.02, momentum=0.9), meta_lr=1e-3)
-state, step = initial_state(method, target, guide), iteration(method, target, guide)
+method = WhatAndWhere(window=2, beta=0.5)
+inner = ms.SGD(lr=0.02, momentum=0.9)
+config = Transfer(source=Source(dataset="letters"), method=method, inner=inner, steps=2)
+state, step = initial_state(config, target, guide), iteration(config, target, guide)
 
 # %% [markdown]
 # One iteration takes a real step on labels and imitation, then two virtual steps, and asks how θ should change so that the labels are learned

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from metastep.train.config import FewShot, Transfer
+from metastep.train.config import Config, FewShot, Transfer
 from metastep.train.device import device_for, environment
 from metastep.train.evaluate import OnEpisodes
 from metastep.train.io import RunError, problem, read_file, replace_file
@@ -33,7 +33,7 @@ class Position(NamedTuple):
 def position(folder: Path) -> Position:
     """Return how far the run in a folder is."""
     run = Run.open(folder)
-    config = run.config(run.job)
+    config = run.config(Config)
     return Position(how_far(run).length, config.length, config.unit)
 
 

@@ -29,7 +29,7 @@ from metastep.step.compiler.compiling import Compiled, Step
 from metastep.train import config as schema
 from metastep.train.device import device_for
 from metastep.train.transfer import iteration as algorithm
-from metastep.train.transfer.building import laid_out, layout_on, method_of
+from metastep.train.transfer.building import laid_out, layout_on
 from metastep.train.transfer.iteration import initial_state, iteration
 from study import results
 from study.bench.cases import TRANSFERS, Transfer
@@ -124,16 +124,16 @@ def row_of(job: Job, sizes: Transfer, ways: Ways, device: torch.device, repeats:
     data, config = pictures(sizes, device).train, with_method(sizes.config, job.method)
     x, y = Batches(data, config.batch, config.data.augment).batch(0, 0)
     x = x.contiguous(memory_format=layout_on(device))
-    method, (target, guide) = method_of(config), nets(config, data, x[:2])
+    target, guide = nets(config, data, x[:2])
     laid_out(target.module, layout_on(device))
-    unit = ways[job.implementation](iteration(method, target, guide, recompute_source="again" in job.variant))
+    unit = ways[job.implementation](iteration(config, target, guide, recompute_source="again" in job.variant))
     inputs = (x, y), torch.tensor(RATE, device=device)
     with whole_products("no mixed" in job.variant):
-        state = initial_state(method, target, guide)
+        state = initial_state(config, target, guide)
         ms, spread, peak = measured(unit, state, inputs, repeats, device.type == "cuda")
     return {
-        "setting": job.setting, "implementation": job.implementation, "method": job.method, "steps": method.steps,
-        "window": method.window, "tasks": len(y), "chunk": None, "precision": precision,
+        "setting": job.setting, "implementation": job.implementation, "method": job.method, "steps": config.steps,
+        "window": config.window, "tasks": len(y), "chunk": None, "precision": precision,
         "ms": round(ms, 3), "ms_spread": round(spread, 3), "peak_mib": peak,
         "note": unit.path if job.implementation == COMPILED else job.variant,
     }  # fmt: skip

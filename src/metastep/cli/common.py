@@ -2,11 +2,11 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -94,8 +94,15 @@ def progress_bar(doing: str) -> Iterator[Progress]:
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 
 
-def plain_table(*headings: str, title: str = "") -> Table:
-    table = Table(title=title or None, title_justify="left", header_style="bold", border_style="dim")
+def plain_table(*headings: str, numbers: Collection[str] = (), **style: Any) -> Table:
+    """Return a table for these columns. Those of `numbers` stand at the right, and are never cut."""
+    table = Table(**{"title_justify": "left", "header_style": "bold", "border_style": "dim", **style})
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        number = heading in numbers
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
     return table
+
+
+def open_table(*headings: str, numbers: Collection[str] = ()) -> Table:
+    """Return a table without lines."""
+    return plain_table(*headings, numbers=numbers, box=None, padding=(0, 2, 0, 0))

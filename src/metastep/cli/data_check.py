@@ -76,9 +76,7 @@ def _print_served(served: list[Served], question: str) -> None:
 
 def _print_parts(parts: Labelled, title: str) -> None:
     """Print how many pictures of each class serve which part."""
-    table = plain_table("class", title=title)
-    for part in PARTS:
-        table.add_column(part, justify="right")
+    table = plain_table("class", *PARTS, numbers=PARTS, title=title)
     numbers = [part.sizes for part in (parts.train, parts.val, parts.test)]
     for name, *row in zip(parts.train.names, *numbers, strict=True):
         table.add_row(Text(printable(name)), *(f"{number:,}" for number in row))

@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from metastep.cli.common import progress_bar, unless_stopped
+from metastep.cli.common import plain_table, progress_bar, unless_stopped
 from metastep.cli.use import open_learner
 from metastep.report.page import write_report
 from metastep.train import presets
@@ -103,9 +102,7 @@ def _show(
     caption: str = "",
 ) -> None:
     """A table, and where the report is"""
-    table = Table(title=title, caption=caption or None)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left")
+    table = plain_table(*headings, numbers=headings[1:], title=title, caption=caption)
     for row in rows:
         table.add_row(*row)
     console = Console()

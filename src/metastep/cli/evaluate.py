@@ -9,12 +9,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from metastep.cli.common import Data, Plugin, progress_bar, refusals
+from metastep.cli.common import Data, Plugin, open_table, plain_table, progress_bar, refusals
 from metastep.cli.use import AsJson, CheckpointChoice, DeviceChoice, LearnerName, Net, open_learner, parsed_steps
 from metastep.data.episodes import Rotations
 from metastep.data.errors import printable
 from metastep.errors import MetastepError, how_many
-from metastep.train.config import FewShot
+from metastep.train import presets
+from metastep.train.config import Config, FewShot, Transfer
 from metastep.train.io import RunError
 from metastep.train.presets import find_learner
 from metastep.train.schema import EVALUATION_SEED
@@ -91,10 +92,9 @@ def evaluate(
 
 
 def is_transfer(folder: Path) -> bool:
-    from metastep.train.config import Transfer
     from metastep.train.run import Run
 
-    return Run.is_there(folder) and issubclass(Run.open(folder).job, Transfer)
+    return Run.is_there(folder) and isinstance(Run.open(folder).config(Config), Transfer)
 
 
 def _on_episodes(learner: Any, asked: dict[str, Any], data: Path | None) -> "OnEpisodes":
@@ -149,15 +149,11 @@ def score_table(result: "OnEpisodes | OnPictures") -> Table:
     from metastep.train.evaluate import ClassScore, OnEpisodes, StepScore
 
     rows: list[tuple[Text, StepScore | ClassScore]]
-    table = Table(header_style="bold", border_style="dim")
     if isinstance(result, OnEpisodes):
-        table.add_column("steps", justify="right", no_wrap=True)
-        rows = [(Text(str(score.step)), score) for score in result.by_step]
+        first, rows = "steps", [(Text(str(score.step)), score) for score in result.by_step]
     else:
-        table.add_column("class", overflow="fold")
-        rows = [(Text(f"{printable(score.name)} ({score.pictures})"), score) for score in result.classes]
-    for heading in ("accuracy", "95 %"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        first, rows = "class", [(Text(f"{printable(each.name)} ({each.pictures})"), each) for each in result.classes]
+    table = plain_table(first, "accuracy", "95 %", numbers=("steps", "accuracy", "95 %"))
     add_bars(table, result.ways)
     for name, score in rows:
         table.add_row(name, f"{score.accuracy:.2f} %", f"± {score.interval:.2f}", Bar(score.accuracy, result.ways))
@@ -216,11 +212,9 @@ def compare_methods(
 ) -> None:
     """Compare approximations with the exact meta-gradient: how near each is, and what it costs."""
     from metastep.report.comparison import compared
-    from metastep.train import presets
     from metastep.train.device import device_for
     from metastep.train.fewshot.evaluate import fitted
     from metastep.train.fewshot.learner import Learner
-    from metastep.train.presets import find_learner
     from metastep.train.remembered import data_of
 
     with refusals():
@@ -241,8 +235,6 @@ def compare_methods(
 
 
 def _preset(name: str) -> FewShot:
-    from metastep.train import presets
-
     config = presets.preset(name)
     if not isinstance(config, FewShot):
         raise MetastepError(f"{name} is a preset of transfer; the methods of few-shot learning are compared.")
@@ -250,9 +242,8 @@ def _preset(name: str) -> FewShot:
 
 
 def _show_stability(found: "Suggestion", console: Console) -> None:
-    table = Table(header_style="bold", box=None, padding=(0, 2, 0, 0))
-    for heading in ("inner step", "largest curvature", "longest stable window"):
-        table.add_column(heading, justify="right")
+    headings = "inner step", "largest curvature", "longest stable window"
+    table = open_table(*headings, numbers=headings)
     for row in found.curvatures:
         table.add_row(f"{row.step}", f"{row.curvature:.3g}", "" if row.window is None else f"{row.window}")
     console.print(table)
@@ -266,9 +257,8 @@ def show(found: "Compared", config: FewShot, tasks: int) -> None:
     console, inner = Console(), config.inner
     loop = f"{how_many(sum(window_lengths(config.steps)), 'inner step')} of {config.inner_name} at {inner.lr:g}"
     console.print(Text(f"{config.data.ways}-way {config.data.shots}-shot, {loop}, {how_many(tasks, 'task')} at once"))
-    table = Table(header_style="bold", box=None, padding=(0, 2, 0, 0))
-    for heading in ("method", "cosine", "error", "growth", "gradients", "products", "seconds", "MiB"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    numbers = "cosine", "error", "growth", "gradients", "products", "seconds", "MiB"
+    table = open_table("method", *numbers, numbers=numbers)
     for row in found.rows:
         costs = f"{row.gradients}", f"{row.products}", f"{row.seconds:.3g}", f"{row.peak_bytes / 2**20:,.0f}"
         growth = "" if row.growth is None else f"{row.growth:.3g}"

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from metastep.cli.common import Plugin, import_torch, plain_table, refusals
 from metastep.cli.fields import all_fields, complete_presets
-from metastep.errors import MetastepError, did_you_mean
 from metastep.train import presets as known
 from metastep.train.presets import Plain, to_toml
+from metastep.train.validated import to_plain
 
 
 def presets(
@@ -38,20 +38,11 @@ def presets(
         elif name is None:
             Console().print(preset_table(known.tables()))
         else:
-            _require(name)
-            typer.echo(whole(name) if toml else to_toml(known.tables()[name]), nl=False)
-
-
-def _require(name: str) -> None:
-    if name not in known.tables():
-        guess = did_you_mean(name, known.tables())
-        raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
+            typer.echo(whole(name) if toml else to_toml(known.table_of(name)), nl=False)
 
 
 def whole(name: str) -> str:
     """Return a preset with all its fields, and what each of them means."""
-    from metastep.train.validated import to_plain
-
     config = known.preset(name)
     said = {field.path: field.said[config.job] for field in all_fields() if config.job in field.said}
     return to_toml({"job": config.job, **to_plain(config)}, said)
@@ -117,10 +108,8 @@ def field_table() -> Table:
 
 def learners() -> None:
     """List the learners that come with metastep; evaluate, classify and train take them by name."""
-    from metastep.train.presets import shipped
-
     table = Table.grid(padding=(0, 2, 0, 0))
-    for name, path in shipped().items():
+    for name, path in known.shipped().items():
         _, what, *_ = path.with_suffix(".md").read_text().split("\n\n")  # the title, and what it is
         table.add_row(Text(name, "bold", no_wrap=True), Text(f"{' '.join(what.split()).partition('. `')[0]}."))
     Console().print(table)

@@ -9,9 +9,12 @@ import typer
 
 from metastep.cli.common import UNFINISHED, Data, Plugin, import_torch, progress_bar, quoted, refusals
 from metastep.cli.fields import attach, changes_of, complete_changes, complete_starts
+from metastep.core.registry import names
 from metastep.data.errors import printable
 from metastep.errors import MetastepError, did_you_mean, how_many
+from metastep.train import presets
 from metastep.train.config import Config, FewShot, Transfer
+from metastep.train.presets import overridden, shipped, split
 
 if TYPE_CHECKING:
     from metastep.train.run import Trained
@@ -52,8 +55,6 @@ def train(
     `metastep presets NAME --toml` prints a file to start from. With torchrun, the tasks of an iteration of few-shot
     learning are shared among its processes.
     """
-    from metastep.train.presets import overridden, split
-
     import_torch()
     with refusals():
         words = list(changes or [])
@@ -71,9 +72,6 @@ def train(
 
 def begun_from(start: str, typed: list[str]) -> tuple[str, FewShot | Transfer]:
     """Return what a run is called, and the configuration that it starts from."""
-    from metastep.train import presets
-    from metastep.train.presets import shipped
-
     if start in presets.known():
         return start, presets.preset(start)
     path = Path(start).expanduser()
@@ -90,8 +88,6 @@ def begun_from(start: str, typed: list[str]) -> tuple[str, FewShot | Transfer]:
 
 
 def _net_of(typed: list[str]) -> str | None:
-    from metastep.train.presets import split
-
     return next((text for key, text in map(split, typed) if key in ("net", "net.name")), None)
 
 
@@ -115,8 +111,6 @@ def _train(config: FewShot | Transfer, folder: Path, data: Path | None) -> None:
 
 def with_net_of_source(typed: list[str]) -> list[str]:
     """An earlier run that is to be the source says which net it trained; one of a user's own has to be named again"""
-    from metastep.core.registry import names
-    from metastep.train.presets import split
     from metastep.train.run import Run
 
     given = dict(map(split, typed))
@@ -162,8 +156,6 @@ def resume(
 
 def _field(change: str) -> tuple[str, str]:
     """The whole name of a field, and its text"""
-    from metastep.train.presets import split
-
     key, text = split(change)
     return (f"{key}.name" if key in ("net", "data") else key), text
 

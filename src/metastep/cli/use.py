@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from metastep.cli.common import Data, Plugin, progress_bar, refusals
+from metastep.cli.common import Data, Plugin, plain_table, progress_bar, refusals
 from metastep.cli.fields import complete_learners
 from metastep.data.errors import printable
 from metastep.errors import MetastepError, how_many
@@ -133,12 +132,9 @@ def print_classified(result: "Classified", ink: Ink) -> None:
     from metastep.report.sheet import RIGHT, WRONG
 
     console = Console()
-    table = Table(header_style="bold", border_style="dim")
-    for heading in ("picture", "prediction"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("probability", justify="right")
-    if result.judged:
-        table.add_column("class", overflow="fold")
+    table = plain_table(
+        "picture", "prediction", "probability", *["class"] * bool(result.judged), numbers=["probability"]
+    )
     for prediction in result.predictions:
         known = "" if prediction.truth is None else RIGHT if prediction.truth == prediction.name else WRONG
         cells = [Text(printable(prediction.path)), Text(printable(prediction.name), f"bold {known}")]

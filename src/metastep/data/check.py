@@ -5,7 +5,7 @@ A folder is refused here by the code, and so in the words, by which a run refuse
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -51,12 +51,13 @@ class Finding:
         return f"{printable(self.path)}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Checked:
-    """Hold what was found in a folder of classes, and the contents of its folders."""
+    """Hold what was found in a folder of classes. Each folder is listed once, and each file read once."""
 
-    findings: list[Finding]
-    listed: dict[Path, list[Path]]
+    findings: list[Finding] = field(default_factory=list)
+    listed: dict[Path, list[Path]] = field(default_factory=dict)
+    first_with: dict[str, Path] = field(default_factory=dict)  # content hash -> the first file that has it
 
     def left(self, folder: Path) -> list[Path]:
         """Return what is left in a folder when everything that was found is removed."""
@@ -67,77 +68,73 @@ class Checked:
         """Return how many pictures are left of each class."""
         return {folder.name: len(self.left(folder)) for folder in self.left(path) if folder.is_dir()}
 
-
-def check_folder(path: Path, *, progress: Progress = silent) -> Checked:
-    """Find everything that would stop the loaders or spoil what is learned."""
-    require_folder(path)
-    check = _Check()
-    if lone := lone_half(path):
-        findings = [_raised("misplaced", lone, alone(lone)), *check.classes(lone, progress)]
-        return Checked(findings, check.listed)
-    folders = class_folders(path)
-    unread = _beside_parts(path) if folders != [path] else []
-    findings = unread + [finding for folder in folders for finding in check.classes(folder, progress)]
-    return Checked(findings, check.listed)
-
-
-def _beside_parts(path: Path) -> list[Finding]:
-    """Find folders that are not read, such as valid/ where val/ was meant."""
-    strange = [entry for entry in entries(path) if entry.is_dir() and entry.name not in PARTS]
-    reason = f"is none of {', '.join(PARTS)}, and is not read: rename or move it"
-    return [_finding("misplaced", entry, reason) for entry in strange]
-
-
-class _Check:
-    """Pass once: list each folder once, read each file once."""
-
-    def __init__(self) -> None:
-        self.listed: dict[Path, list[Path]] = {}
-        self.first_with: dict[str, Path] = {}  # content hash -> the first file that has it
+    def note(self, kind: Kind, path: Path, reason: str | DataError) -> None:
+        own = isinstance(reason, str)
+        said = printable(f"{reason}.") if own else str(reason).removeprefix(f"{printable(path)}: ")
+        self.findings.append(Finding(kind, path, said))
 
     def entries(self, folder: Path) -> list[Path]:
         self.listed[folder] = entries(folder)
         return self.listed[folder]
 
-    def classes(self, path: Path, progress: Progress) -> list[Finding]:
-        findings: list[Finding] = []
+    def classes(self, path: Path, progress: Progress) -> None:
         found = self.entries(path)
         if not any(entry.is_dir() for entry in found):
-            findings.append(_finding("empty", path, "has no class folders: put each class in a sub-folder"))
+            self.note("empty", path, "has no class folders: put each class in a sub-folder")
         for done, entry in enumerate(found, start=1):
             if not entry.is_dir():
-                findings.append(_finding("misplaced", entry, "lies outside the class folders: move or remove it"))
+                self.note("misplaced", entry, "lies outside the class folders: move or remove it")
             elif _loops(entry, path):
-                findings.append(_finding("link loop", entry, "is a link to a folder that contains it: remove it"))
+                self.note("link loop", entry, "is a link to a folder that contains it: remove it")
             else:
-                findings += self.one_class(entry)
+                self.one_class(entry)
             progress(done, len(found))
-        return findings
 
-    def one_class(self, folder: Path) -> list[Finding]:
+    def one_class(self, folder: Path) -> None:
         try:
             files = self.entries(folder)
         except DataError as error:
-            return [_raised("unreadable", folder, error)]
-        if not files:
-            return [_finding("empty", folder, "has no pictures: fill or remove it")]
-        return [finding for file in files if (finding := self.file(file, folder))]
+            self.note("unreadable", folder, error)
+        else:
+            if not files:
+                self.note("empty", folder, "has no pictures: fill or remove it")
+            for file in files:
+                self.file(file, folder)
 
-    def file(self, file: Path, folder: Path) -> Finding | None:
-        if file.is_dir():
-            if _loops(file, folder):
-                return _finding("link loop", file, "is a link to a folder that contains it: remove it")
-            return _finding("misplaced", file, "is a folder inside a class folder: move its pictures up")
+    def file(self, file: Path, folder: Path) -> None:
+        if file.is_dir() and _loops(file, folder):
+            self.note("link loop", file, "is a link to a folder that contains it: remove it")
+        elif file.is_dir():
+            self.note("misplaced", file, "is a folder inside a class folder: move its pictures up")
+        else:
+            self.picture(file, folder)
+
+    def picture(self, file: Path, folder: Path) -> None:
         try:
             data = read_bytes(file)
             open_picture(data, file, smallest=1)
         except DataError as error:
-            return _raised("unreadable", file, error)
-        twin = self.first_with.setdefault(hashlib.sha256(data).hexdigest(), file)
-        if twin == file:
-            return None
-        where = _relation(twin.parent, folder)
-        return _finding("duplicate", file, f"has the same content as {twin}, in {where}; remove one")
+            self.note("unreadable", file, error)
+        else:
+            twin = self.first_with.setdefault(hashlib.sha256(data).hexdigest(), file)
+            if twin != file:
+                where = _relation(twin.parent, folder)
+                self.note("duplicate", file, f"has the same content as {twin}, in {where}; remove one")
+
+
+def check_folder(path: Path, *, progress: Progress = silent) -> Checked:
+    """Find everything that would stop the loaders or spoil what is learned."""
+    require_folder(path)
+    checked, lone, folders = Checked(), lone_half(path), class_folders(path)
+    if lone:
+        checked.note("misplaced", lone, alone(lone))
+    elif folders != [path]:  # such as valid/ where val/ was meant
+        strange = [entry for entry in entries(path) if entry.is_dir() and entry.name not in PARTS]
+        for entry in strange:
+            checked.note("misplaced", entry, f"is none of {', '.join(PARTS)}, and is not read: rename or move it")
+    for folder in [lone] if lone else folders:
+        checked.classes(folder, progress)
+    return checked
 
 
 def _relation(other: Path, folder: Path) -> str:
@@ -153,14 +150,6 @@ def _loops(entry: Path, container: Path) -> bool:
     target = folder_identity(entry)
     way = container.resolve()
     return any(folder_identity(parent) == target for parent in (way, *way.parents))
-
-
-def _finding(kind: Kind, path: Path, reason: str) -> Finding:
-    return Finding(kind, path, printable(f"{reason}."))
-
-
-def _raised(kind: Kind, path: Path, error: DataError) -> Finding:
-    return Finding(kind, path, str(error).removeprefix(f"{printable(path)}: "))
 
 
 # ---- what it could serve: splits with episodes, or pictures and batches for transfer

@@ -73,6 +73,15 @@ def first_existing(root: Path, names: Sequence[str]) -> tuple[Path, ...]:
     return tuple(root / name for name in names if exists(root / name))[:1]
 
 
+def find_parts(root: Path, folders: Sequence[str], parts: Sequence[Sequence[str]]) -> tuple[Path, ...]:
+    """Return one of the names of every part, in the first folder that has them all; else nothing."""
+    for folder in folders:
+        found = [path for names in parts for path in first_existing(root / folder, names)]
+        if len(found) == len(parts):
+            return tuple(found)
+    return ()
+
+
 def is_clutter(name: str) -> bool:
     """Return whether it is hidden, or left by an operating system."""
     parts = PurePath(name).parts
@@ -161,13 +170,7 @@ _DAMAGE = (
 )
 
 
-def everything(name: str) -> bool:
-    """Keep every member."""
-    del name
-    return True
-
-
-def read_members(path: Path, keep: Keep = everything) -> Iterator[tuple[str, bytes]]:
+def read_members(path: Path, keep: Keep = lambda name: True) -> Iterator[tuple[str, bytes]]:
     """Yield (name, bytes) of each file to keep, in the order that is cheapest to read.
 
     Names have forward slashes and no leading part. One at a time, because archives can be larger than memory.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import Progress, counted, problem
-from metastep.data.files import exists, fingerprint, read_bytes, read_members, read_named, read_pack
+from metastep.data.files import fingerprint, read_bytes, read_members, read_named, read_pack
 from metastep.data.images import ToPixels, empty, open_picture, read_sheets, stretched
 from metastep.data.pictures import (
     Labelled,
@@ -144,15 +144,6 @@ ClassOf = Callable[[str], str]
 def folder_of(name: str) -> str:
     """Return the class of "class/file"."""
     return name.partition("/")[0]
-
-
-def find_parts(root: Path, folders: Sequence[str], *parts: Sequence[str]) -> tuple[Path, ...]:
-    """Return one of the names of every part, in the first folder that has them; else nothing."""
-    for folder in (root / name for name in folders):
-        found = [next((folder / name for name in names if exists(folder / name)), None) for names in parts]
-        if None not in found:
-            return tuple(path for path in found if path is not None)
-    return ()
 
 
 def list_file(path: Path, name: str) -> bytes:

@@ -130,11 +130,6 @@ def shuffled_classes(labels: Labels, seed: int) -> list[list[int]]:
     return [generator.sample(row, len(row)) for row in rows]
 
 
-def complement(indices: Sequence[int], total: int) -> list[int]:
-    """Return all the other indices."""
-    return sorted(set(range(total)).difference(indices))
-
-
 # ---- pictures
 
 
@@ -274,7 +269,8 @@ def joined(sets: Sequence[Pictures]) -> Pictures:
 
 def held_out(pool: Pictures, held: list[int], test: Pictures, rule: str) -> Labelled:
     """Return parts: of the pictures for training, those at `held` are for validation."""
-    return Labelled(pool.at(complement(held, len(pool.labels))), pool.at(held), test, rule)
+    others = sorted(set(range(len(pool.labels))).difference(held))
+    return Labelled(pool.at(others), pool.at(held), test, rule)
 
 
 def labelled_at(whole: Pictures, ends: Sequence[Sequence[int]], seed: int, rule: str) -> Labelled:

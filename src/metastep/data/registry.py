@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 from metastep.core.registry import named, names
 from metastep.data.episodes import FOLDER, PREFIX
 from metastep.data.errors import DataError, Progress, missing, printable, problem, silent
-from metastep.data.files import entries, exists, first_existing
+from metastep.data.files import entries, exists, find_parts, first_existing
 from metastep.data.pictures import SPLITS, Labelled, Pictures, Split, known_split, labelled_by_share
 from metastep.errors import MetastepError
 
@@ -61,6 +61,10 @@ class DataSet(ABC):
     """What to look for, for the message that says it is not there; its name if empty."""
     places: ClassVar[tuple[str, ...]] = ()
     """Files or folders below the data directory; one of them is enough."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Where to look for `parts`: the first folder below the data directory that has all of them counts."""
+    parts: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Files or folders that are needed together, where none of `places` is there: the names that each may have."""
     downloads: ClassVar[tuple[Download, ...]] = ()
     embedded: ClassVar[bool] = False
     """Whether it comes with metastep, and so needs no data directory."""
@@ -79,7 +83,7 @@ class DataSet(ABC):
     @classmethod
     def find(cls, root: Path) -> tuple[Path, ...]:
         """Return its files below a data directory; none if it is not, or not wholly, there."""
-        return first_existing(root, cls.places)
+        return first_existing(root, cls.places) or find_parts(root, cls.folders, cls.parts)
 
     def classes(self, split: str) -> Pictures:
         """Return the classes of a split, with all their pictures, to draw episodes from.

@@ -12,6 +12,7 @@ from metastep.core.registry import register
 from metastep.errors import MetastepError, require_positive
 
 HeadInit = Literal["default", "zero", "normal", "xavier", "kaiming"]
+Norm = Callable[[int, float], nn.Module]
 
 
 def norm(channels: int, eps: float = 1e-5) -> nn.BatchNorm2d:
@@ -28,14 +29,9 @@ def strided(i: int, inputs: int, filters: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(inputs, filters, 3, stride=2, padding=1), norm(filters), nn.ReLU())
 
 
-def strided_same(i: int, inputs: int, filters: int) -> nn.Sequential:
+def strided_same(i: int, inputs: int, filters: int, norm: Norm = norm) -> nn.Sequential:
     del i
     return nn.Sequential(SamePad(), nn.Conv2d(inputs, filters, 3, stride=2), norm(filters, 1e-3), nn.ReLU())
-
-
-def strided_same_shift(i: int, inputs: int, filters: int) -> nn.Sequential:
-    del i
-    return nn.Sequential(SamePad(), nn.Conv2d(inputs, filters, 3, stride=2), ShiftNorm(filters, 1e-3), nn.ReLU())
 
 
 def strided_extra_row(i: int, inputs: int, filters: int) -> nn.Sequential:
@@ -192,7 +188,7 @@ def _xavier_normal_head(layer: Layer) -> None:
 
 # Finn et al. 2017. Their code meta-trains β and does not adapt it: see ShiftNorm.
 register("net", "finn_omniglot")(
-    partial(Conv4, block=strided_same_shift, init=_xavier_normal_head, mean_positions=True)
+    partial(Conv4, block=partial(strided_same, norm=ShiftNorm), init=_xavier_normal_head, mean_positions=True)
 )
 register("net", "finn_mini")(partial(Conv4, **_MINI, block=pooled_shift, init=xavier))
 

@@ -77,9 +77,7 @@ class ResNet(nn.Module):
 
 def _stage(inputs: int, filters: int, blocks: int, stride: int) -> nn.Sequential:
     """Return basic blocks. The first one has the stride."""
-    return nn.Sequential(
-        BasicBlock(inputs, filters, stride), *(BasicBlock(filters, filters) for _ in range(blocks - 1))
-    )
+    return nn.Sequential(BasicBlock(inputs, filters, stride), *_rest(filters, blocks))
 
 
 def start_convolutions(module: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from metastep.core.trees import Tree, tree_leaves
 from metastep.data.pictures import Pixels
 from metastep.train.config import FewShot
-from metastep.train.fewshot.classify import balanced
+from metastep.train.fewshot.classify import adapted, seen_by, stacked
 from metastep.train.fewshot.learner import Learner
 from metastep.train.presets import shipped
 
@@ -76,10 +76,9 @@ class Session:
             queries: Pictures to name.
         """
         with self.lock:
-            adapted = self._adapted(classes)
             return [
                 Answer(player.name, one.milliseconds, probabilities(one, queries))
-                for player, one in zip(self.players, adapted, strict=True)
+                for player, one in zip(self.players, self._adapted(classes), strict=True)
             ]
 
     def _adapted(self, classes: Sequence[Sequence[Pixels]]) -> list[Adapted]:
@@ -117,24 +116,17 @@ def adapt(learner: Learner, classes: Sequence[Sequence[Pixels]]) -> Adapted:
     began = time.perf_counter()
     learner = learner.changed(ways=len(classes))
     labels = torch.tensor([label for label, pictures in enumerate(classes) for _ in pictures])
-    support = as_tensor([picture for pictures in classes for picture in pictures], learner)
-    order = balanced(labels).to(learner.device)
-    params = learner.adapt(support[order], labels.to(learner.device)[order])
+    support = seen_by(learner, stacked([picture for pictures in classes for picture in pictures]))
+    params = adapted(learner, support, labels)
     return Adapted(learner, params, support, 1000 * (time.perf_counter() - began))
 
 
-def probabilities(adapted: Adapted, queries: Sequence[Pixels]) -> list[list[float]] | None:
+def probabilities(to: Adapted, queries: Sequence[Pixels]) -> list[list[float]] | None:
     """Return the probabilities of each query, judged apart from the others."""
-    if not all(bool(value.isfinite().all()) for value in tree_leaves(adapted.params)):
+    if not all(bool(value.isfinite().all()) for value in tree_leaves(to.params)):
         return None
     if not queries:
         return []
-    new = as_tensor(queries, adapted.learner)
-    found: list[list[float]] = adapted.learner.predict(adapted.params, new, support=adapted.support).tolist()
+    new = seen_by(to.learner, stacked(queries))
+    found: list[list[float]] = to.learner.predict(to.params, new, support=to.support).tolist()
     return found
-
-
-def as_tensor(pictures: Sequence[Pixels], learner: Learner) -> Tensor:
-    """Return bytes as the numbers in [0, 1] that learners take."""
-    dtype = tree_leaves(learner.meta)[0].dtype
-    return torch.from_numpy(np.stack(pictures)).to(learner.device, dtype) * (1 / 255)

@@ -18,9 +18,9 @@ from metastep.data.episodes import Episodes, without_place
 from metastep.data.errors import printable
 from metastep.data.pictures import Pictures
 from metastep.errors import MetastepError
-from metastep.report.reported import Asked, Panel, Point, Prediction, Reported, ShownClass, again, number
+from metastep.report.reported import COLOURS, Asked, Panel, Point, Prediction, Reported, ShownClass, again, number
 from metastep.report.sheet import panels
-from metastep.train.config import FewShot, Transfer
+from metastep.train.config import Config, Data, FewShot, Transfer
 from metastep.train.evaluate import Evaluation, Mean, OnEpisodes, digest, read_evaluations
 from metastep.train.fewshot.evaluate import Sampler
 from metastep.train.fewshot.learner import Learner, gradient_of
@@ -122,9 +122,6 @@ def _predictions(pictures: Tensor, shares: Tensor) -> list[Prediction]:
 # ---- what the folder says
 
 
-COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
-
-
 def named(folders: Sequence[Path]) -> list[tuple[Path, str, str]]:
     """Return (folder, name, colour): the last part of the path where that tells all apart, else all of it."""
     short = [printable(folder.resolve().name) for folder in folders]
@@ -137,16 +134,12 @@ def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None
     run = Run.open(folder)
     rows = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
     found = [replace(each, dataset=without_place(each.dataset)) for each in read_evaluations(folder)]
-    if issubclass(run.job, FewShot):
-        reported = _few_shot(run, name, colour, rows, found)
-        opening = learner_of
-    else:
-        reported = _transfer(run, name, colour, rows, found)
-        opening = target_of
-        if not reported.done and run.config(Transfer).trains_source:
-            return _waiting(reported, folder / SOURCE, episodes, net, data)
+    reported = _reported(run, name, colour, rows, found)
+    config = reported.config
+    if isinstance(config, Transfer) and config.trains_source and not reported.done:
+        return _waiting(reported, folder / SOURCE, episodes, net, data)
     try:
-        weights, asking = opening(folder, net, data)
+        weights, asking = (learner_of if isinstance(config, FewShot) else target_of)(folder, net, data)
         reported = replace(reported, weights=weights)
         reported = replace(reported, asked=asking(episodes))
     except MetastepError as error:  # no checkpoint yet, a net that is not to be imported, data that is not here
@@ -154,25 +147,19 @@ def collect(folder: Path, name: str, colour: str, episodes: int, net: str | None
     return [_with_headline(reported)]
 
 
-def _few_shot(run: Run, name: str, colour: str, rows: Sequence[dict[str, Any]], found: list[Any]) -> Reported:
-    config = run.config(FewShot)
-    data = config.data
-    task = f"{printable(data.shared.name)}, {data.ways}-way {data.shots}-shot"
-    best = _best(rows, "step")
+def _reported(run: Run, name: str, colour: str, rows: Sequence[dict[str, Any]], found: list[Any]) -> Reported:
+    config = run.config(Config)
+    assert isinstance(config, FewShot | Transfer)
+    task, unit, data = printable(config.data.shared.name), config.unit, config.data
+    if isinstance(data, Data):
+        task, unit = f"{task}, {data.ways}-way {data.shots}-shot", "step"
+    elif data.per_class:
+        task = f"{task}, {data.per_class} of each class"
+    best = _best(rows, unit)
+    test = Mean(best[3], best[4]) if best and isinstance(config, Transfer) else None
     return Reported(
-        name, colour, config.shared, rows, task, "iteration", _last(rows, "step"), config.iterations,
-        best and best[:3], found, None, None, again=again(config, name),
-    )  # fmt: skip
-
-
-def _transfer(run: Run, name: str, colour: str, rows: Sequence[dict[str, Any]], found: list[Any]) -> Reported:
-    config = run.config(Transfer)
-    few = f", {config.data.per_class} of each class" if config.data.per_class else ""
-    best = _best(rows, "epoch")
-    test = Mean(best[3], best[4]) if best else None
-    return Reported(
-        name, colour, config.shared, rows, f"{printable(config.data.shared.name)}{few}", "epoch",
-        _last(rows, "epoch"), config.epochs, best and best[:3], found, None, test, again=again(config, name),
+        name, colour, config.shared, rows, task, config.unit, _last(rows, unit), config.length,
+        best and best[:3], found, None, test, again=again(config, name),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from metastep.data.errors import printable
-from metastep.report.reported import Point, Reported, number
+from metastep.report.reported import COLOURS, Point, Reported, number
 from metastep.train.evaluate import OnEpisodes
 
 INK = "#010203"  # stands for the colour of the text, which is only known where the page is read
@@ -191,7 +191,6 @@ NOTES = {
 TEACHES, LEARNS = "source layer", "target layer"
 MOST = 64  # layers of a net
 SHADES = LinearSegmentedColormap.from_list("shades", ["#e8f0fb", "#7db1f5", "#1d5fbf", "#0b2f66"])
-LINES = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")
 
 
 class Weights(NamedTuple):
@@ -234,7 +233,7 @@ def draw_curves(axes: Axes, weights: Weights, n: int) -> None:
     """Draw what the target's layer n is taught: a line for each source layer, on one scale for all n."""
     for m, name in enumerate(weights.sources):
         if np.isfinite(weights.matrix[-1, m, n]):
-            colour = LINES[m % len(LINES)]
+            colour = COLOURS[m % len(COLOURS)]
             axes.plot(weights.epochs, weights.matrix[:, m, n], color=colour, linewidth=1.6, label=name)
     low, high = float(np.nanmin(weights.matrix)), float(np.nanmax(weights.matrix))
     margin = 0.05 * (high - low + 0.1)
@@ -275,5 +274,5 @@ def _learned(weights: Weights) -> Learned:
     for n, name in enumerate(weights.targets):
         curves = drawn(lambda axes, n=n: draw_curves(axes, weights, n), "epoch", TITLES[weights.which], (3.2, 2.4))  # type: ignore[misc]
         found.append(Drawing(f"Into {name}", "", curves))
-    layers = [(name.replace(r"\$", "$"), LINES[m % len(LINES)]) for m, name in enumerate(weights.sources)]
+    layers = [(name.replace(r"\$", "$"), COLOURS[m % len(COLOURS)]) for m, name in enumerate(weights.sources)]
     return Learned(NOTES[weights.which], layers, found)

@@ -15,7 +15,7 @@ from metastep.data.registry import data_set
 from metastep.train import presets
 from metastep.train.config import FewShot, Transfer
 from metastep.train.evaluate import Evaluation, Mean, paired_difference
-from metastep.train.presets import FORGETS, as_toml, laid_over
+from metastep.train.presets import FORGETS, as_toml, laid_over, put
 from metastep.train.validated import to_plain
 
 FOUND = ("net.channels", "net.size", "data.fingerprint", "data.test_fingerprint", "source.fingerprint")  # in the data
@@ -53,14 +53,14 @@ def changes(base: FewShot | Transfer, config: FewShot | Transfer) -> list[str]:
     wanted, above = dict(flat(to_plain(config))), dict[str, Any]()
     usual = dict(flat({part: _usual(getattr(config, part)) for part in ("inner", "method")}))
     for first in (True, False):
-        current = dict(flat(laid_over(to_plain(base), _nested(above))))
+        current = _changed(base, above)
         for key in [key for key in dict.fromkeys([*current, *wanted]) if key not in FOUND]:
             before = current[key] if key in current else usual.get(key)
             if before != wanted.get(key) and (not first or key in FORGETS or key.endswith(".name")):
                 above[key] = wanted.get(key)
     for key in [key for key, value in above.items() if value is None]:  # what others make it forget anyway
         less = {other: value for other, value in above.items() if other != key}
-        if dict(flat(laid_over(to_plain(base), _nested(less)))).get(key) is None:
+        if _changed(base, less).get(key) is None:
             above = less
     return [f"{key.removesuffix('.name')}={_written(value)}" for key, value in above.items()]
 
@@ -70,15 +70,12 @@ def _usual(value: Any) -> dict[str, Any]:
     return {each.name: to_plain(each.default) for each in fields(value) if each.default is not MISSING}
 
 
-def _nested(above: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _changed(base: FewShot | Transfer, above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a configuration with changes laid over it."""
+    tables: dict[str, Any] = {}
     for key, value in above.items():
-        *parts, last = key.split(".")
-        table = found
-        for part in parts:
-            table = table.setdefault(part, {})
-        table[last] = value
-    return found
+        put(tables, key, value)
+    return dict(flat(laid_over(to_plain(base), tables)))
 
 
 def flat(plain: Any, at: str = "") -> Iterator[tuple[str, Any]]:
@@ -98,6 +95,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else as_toml(value)
 
 
+COLOURS = ("#2f81f7", "#e08600", "#1a9e77", "#c44fa3", "#d1495b", "#3fa7c4", "#8f7a10", "#7c8290")  # on white and black
 UNSET = "—"
 SHORT = 3  # letters that fit below a picture
 LARGEST = 1e38  # a number beyond it is no measurement, and cannot be drawn

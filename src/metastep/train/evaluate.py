@@ -5,15 +5,16 @@
 
 import hashlib
 import json
+import time
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metastep.core.trees import Tree, tree_leaves
 from metastep.train.io import RunError, explained, problem, read_file, replace_file, require_no_link
-from metastep.train.schema import EVALUATION_SEED
+from metastep.train.schema import EVALUATION_SEED, AnyData
 from metastep.train.validated import checked, from_plain, to_plain
 
 FORMAT, VERSION = "metastep evaluation", 1
@@ -42,6 +43,16 @@ class Judged(NamedTuple):
         """Return it for the metrics of a run, under other names than training: TensorBoard would join the curves."""
         loss, score = mean(self.loss[:, -1]), mean(self.accuracy[:, -1])
         return {f"{part}_loss": loss.mean, f"{part}_accuracy": score.mean, f"{part}_interval": score.interval}
+
+    def fields(self, data: AnyData, began: float) -> dict[str, Any]:
+        """Return what an evaluation says of it, in percent."""
+        percent = 100 * self.accuracy[:, -1].cpu()
+        accuracy, interval = mean(percent)
+        return {
+            "dataset": data.name, "fingerprint": data.fingerprint, "accuracy": accuracy, "interval": interval,
+            "accuracies": tuple(round(value, 4) for value in percent.tolist()),
+            "not_finite": int((~self.loss.isfinite()).any(1).sum()), "seconds": time.perf_counter() - began,
+        }  # fmt: skip
 
 
 @checked(frozen=True)

@@ -43,11 +43,6 @@ class Data(AnyData):
     rotations: Rotations = "none"
     """Quarter turns: per_episode draws one for each class of an episode, as_classes makes four classes of each."""
 
-    @property
-    def pictures(self) -> str:
-        """Return what they are, wherever they are."""
-        return self.fingerprint or self.name
-
 
 @checked(frozen=True)
 class Net:

@@ -62,7 +62,7 @@ def overridden(config: AnyConfig, changes: Iterable[str]) -> AnyConfig:
     given = [(_whole_key(plain, key), text) for key, text in map(split, changes)]
     above: Plain = {}
     for key, text in sorted(given, key=lambda each: not each[0].endswith(".name")):  # options depend on names
-        _put(above, key, _value(kind, laid_over(plain, above), key, text))
+        put(above, key, _value(kind, laid_over(plain, above), key, text))
     return from_plain(kind, laid_over(plain, above))
 
 
@@ -81,8 +81,8 @@ def _whole_key(plain: Plain, key: str) -> str:
     return f"{key}.name" if isinstance(table, Mapping) and "name" in table else key
 
 
-def _put(above: Plain, key: str, value: Any) -> None:
-    """Text and a table in one place are a name and its options"""
+def put(above: Plain, key: str, value: Any) -> None:
+    """Set a field by its whole name. Text and a table in one place are a name and its options."""
     *parts, last = key.split(".")
     for part in parts:
         if isinstance(above.setdefault(part, {}), str):
@@ -128,12 +128,15 @@ def _kept(place: str, before: Mapping[str, Any], value: Mapping[str, Any]) -> Ma
 def _value(kind: type[Config], plain: Plain, key: str, text: str) -> Any:
     annotation = _annotation(kind, plain, key)
     optional = type(None) in get_args(annotation) or annotation is Any
-    if text in ("none", "null") and optional and "none" not in _choices(annotation):
+    kinds = members(annotation)
+    choices = [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
+    if text in ("none", "null") and optional and "none" not in choices:
         return None
-    if all(each is str or get_origin(each) is Literal for each in members(annotation)):
+    if all(each is str or get_origin(each) is Literal for each in kinds):
         return text
     value = parsed(text)
-    return [value] if _takes_list(annotation) and not isinstance(value, list) else value
+    takes_list = [get_origin(each) for each in kinds] == [tuple]
+    return [value] if takes_list and not isinstance(value, list) else value
 
 
 def _annotation(kind: type[Config], plain: Plain, key: str) -> Any:
@@ -155,14 +158,6 @@ def _option(kind: str, chosen: Any, name: str) -> Any:
     except (RefusedError, MetastepError):  # it is refused with all the rest
         return Any
     return known[name].type if name in known else Any
-
-
-def _choices(annotation: Any) -> tuple[Any, ...]:
-    return tuple(choice for each in members(annotation) if get_origin(each) is Literal for choice in get_args(each))
-
-
-def _takes_list(annotation: Any) -> bool:
-    return [get_origin(each) for each in members(annotation)] == [tuple]
 
 
 def parsed(text: str) -> Any:
@@ -258,11 +253,15 @@ def preset(name: str) -> FewShot | Transfer:
         >>> preset("omniglot-5w1s-multistep4").method
         MultiStep(window=4)
     """
-    found = known()
-    if name not in found:
-        guess = did_you_mean(name, found)
+    return known().get(name) or configured(table_of(name))
+
+
+def table_of(name: str) -> Plain:
+    """Return a preset as its table says it, without the defaults."""
+    if name not in tables():
+        guess = did_you_mean(name, tables())
         raise MetastepError(f"there is no preset {name!r}.{guess} `metastep presets` lists all of them.")
-    return found[name]
+    return tables()[name]
 
 
 def read(path: Path) -> FewShot | Transfer:
@@ -288,18 +287,14 @@ def shipped() -> dict[str, Path]:
 def find_learner(name: str) -> Path:
     """The folder of a run, a learner's file, or the name of one that comes with metastep; for `Learner.load`"""
     path, here = Path(name).expanduser(), shipped()
-    if path.exists() or name not in here:
-        _require_there(path, name, here)
+    if path.exists():
         return path
-    return here[name]
-
-
-def _require_there(path: Path, name: str, here: dict[str, Path]) -> None:
-    if not path.exists():
-        named = f", or one that comes with metastep: {', '.join(here)}" if here else ""
+    if name not in here:
         raise MetastepError(
-            f"{name!r}: there is no such run or learner. Give the folder of a run, a learner's file{named}."
+            f"{name!r}: there is no such run or learner. Give the folder of a run, a learner's file, or one that "
+            f"comes with metastep: {', '.join(here)}."
         )
+    return here[name]
 
 
 # ---- TOML

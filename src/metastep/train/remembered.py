@@ -13,7 +13,7 @@ from metastep.data.errors import DataError, Progress, printable, silent
 from metastep.data.folder import fingerprint_of, moved, placed, require_folder, require_remembered
 from metastep.data.registry import DataSet, across, is_own, load
 from metastep.errors import MetastepError, how_many
-from metastep.train.config import AnyData, Config, FewShot, Transfer
+from metastep.train.config import AnyData, Config, FewShot, Source, Transfer
 from metastep.train.io import RunError, problem
 from metastep.train.presets import overridden
 from metastep.train.run import Run, how_far
@@ -24,9 +24,10 @@ AGAIN = (
     "data.test=folder:PATH; or once, metastep evaluate RUN --dataset folder:PATH"
 )
 
-PARTS = {"name": "fingerprint", "test": "test_fingerprint"}  # of data: where it is, and what it held
+# Where the pictures of a table of the configuration are: the field that says what they were.
+HELD = {"name": "fingerprint", "test": "test_fingerprint", "dataset": "fingerprint"}
 
-Chosen = TypeVar("Chosen", bound=AnyData)
+Chosen = TypeVar("Chosen", bound=AnyData | Source)
 
 
 def data_of(data: AnyData, root: Path | None, progress: Progress = silent, field: str = "data.name") -> DataSet:
@@ -62,35 +63,31 @@ def _told(field: str, value: str) -> Iterator[None]:
         raise DataError(f"{field} = {named}{str(error).removeprefix(named)}") from error
 
 
-def remembered(data: Chosen, root: Path | None) -> Chosen:
-    """Return it with the places of a user's own folders, and what they hold now."""
-    for part, held in PARTS.items():
-        if (value := getattr(data, part)) is not None:
-            with _told(f"data.{part}", value):
-                found: dict[str, Any] = dict(zip((part, held), as_it_is(value, root), strict=True))
-            data = replace(data, **found)
-    return data
+def remembered(table: Chosen, root: Path | None, *keys: str) -> Chosen:
+    """Return a table with the places of a user's own folders, and what they hold now.
+
+    keys: The fields that name them; data.name and data.test if left out.
+    """
+    for key in keys or ("data.name", "data.test"):
+        field = key.partition(".")[2]
+        if (name := getattr(table, field)) is not None and is_own(name, root):
+            with _told(key, name):
+                found: Any = {field: placed(name, root), HELD[field]: fingerprint_of(name, root)}
+            table = replace(table, **found)
+    return table
 
 
-def as_it_is(name: str, root: Path | None) -> tuple[str, str | None]:
-    """Return the name by which a data set is found from everywhere, and what it holds now if it is a user's folder."""
-    return (placed(name, root), fingerprint_of(name, root)) if is_own(name, root) else (name, None)
+def moved_to(table: Chosen, root: Path | None, **places: str | None) -> Chosen:
+    """Return a table with folders that are in other places now, by their fields; None leaves them where they were.
 
-
-def as_it_was(name: str | None, fingerprint: str | None, to: str, root: Path | None) -> tuple[str, str]:
-    """Return the name and the content of a folder that is in another place now, with the pictures that it had."""
-    new = moved(name, fingerprint, to, root, AGAIN)
-    return new, fingerprint_of(new, root)
-
-
-def moved_to(data: Chosen, root: Path | None, name: str | None = None, test: str | None = None) -> Chosen:
-    """Return it with folders that are in other places now; None leaves them where they were."""
-    for (part, held), to in zip(PARTS.items(), (name, test), strict=True):
+    They have to have the pictures that they had.
+    """
+    for field, to in places.items():
         if to is not None:
-            now = as_it_was(getattr(data, part), getattr(data, held), to, root)
-            found: dict[str, Any] = dict(zip((part, held), now, strict=True))
-            data = replace(data, **found)
-    return data
+            new = moved(getattr(table, field), getattr(table, HELD[field]), to, root, AGAIN)
+            found: Any = {field: new, HELD[field]: fingerprint_of(new, root)}
+            table = replace(table, **found)
+    return table
 
 
 # ---- what may change
@@ -111,10 +108,9 @@ def changed(run: Run, given: Mapping[str, str], root: Path | None) -> FewShot | 
     if isinstance(config, FewShot) and "iterations" in given:
         config = lengthened(run, config, overridden(config, [f"iterations={given['iterations']}"]).iterations)
     if isinstance(config, Transfer) and "source.dataset" in given:
-        source = config.source
-        name, fingerprint = as_it_was(source.dataset, source.fingerprint, given["source.dataset"], root)
-        config = replace(config, source=replace(source, dataset=name, fingerprint=fingerprint))
-    return replace(config, data=moved_to(config.data, root, given.get("data.name"), given.get("data.test")))  # type: ignore[arg-type]
+        config = replace(config, source=moved_to(config.source, root, dataset=given["source.dataset"]))
+    moved_data = moved_to(config.data, root, name=given.get("data.name"), test=given.get("data.test"))
+    return replace(config, data=moved_data)  # type: ignore[arg-type]
 
 
 def lengthened(run: Run, config: FewShot, iterations: int) -> FewShot:

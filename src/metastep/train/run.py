@@ -46,11 +46,6 @@ def write_config(path: Path, config: Config) -> None:
     replace_file(path, text.encode(errors="surrogatepass"), ConfigError)  # paths may have bytes that are no text
 
 
-def read_job(path: Path) -> type[Config]:
-    """Return the class of the configuration that was written."""
-    return JOBS[_content(path)["job"]]
-
-
 def read_config(path: Path, kind: type[AnyConfig]) -> AnyConfig:
     """Return the configuration of a run of this kind."""
     content = _content(path)
@@ -87,11 +82,15 @@ STATE = "training state"
 Which = Literal["last", "best"]
 
 
-@dataclass(frozen=True)
 class Run:
     """Made by `Run.create` or `Run.open`. Reading needs no lock; write inside `with run.lock():`."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_path, self.metrics_path = folder / "config.json", folder / "metrics.jsonl"
+        self.tensorboard_path = folder / "tensorboard"
+        self.last, self.best = folder / "last.safetensors", folder / "best.safetensors"
+        self.previous = folder / "previous.safetensors"  # the last but one, for a disk that damages the last
 
     @classmethod
     def create(cls, folder: Path, config: Config) -> Self:
@@ -102,7 +101,7 @@ class Run:
             folder.mkdir(parents=True, exist_ok=True)
         with run.lock():
             run._require_vacant()  # again: another process may have been faster
-            run.configure(config)
+            write_config(run.config_path, config)
         return run
 
     @classmethod
@@ -111,7 +110,7 @@ class Run:
         if not cls.is_there(folder):
             reason = "holds no run (no config.json)" if os.path.isdir(folder) else "is not there, or no folder"
             raise problem(RunError, folder, reason, "Give the folder of a run")
-        read_job(run.config_path)
+        _content(run.config_path)  # says so if it is none of ours
         return run
 
     @classmethod
@@ -130,47 +129,14 @@ class Run:
             reason = f"holds other files ({foreign[0]!r}{', ...' if foreign[1:] else ''})"
             raise problem(RunError, self.folder, reason, "Choose an empty or a new folder: nothing was changed")
 
-    @property
-    def config_path(self) -> Path:
-        return self.folder / "config.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def tensorboard_path(self) -> Path:
-        return self.folder / "tensorboard"
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.safetensors"
-
-    @property
-    def previous(self) -> Path:
-        """The last but one, for a disk that damages the last."""
-        return self.folder / "previous.safetensors"
-
-    @property
-    def best(self) -> Path:
-        return self.folder / "best.safetensors"
-
-    @property
-    def job(self) -> type[Config]:
-        """The class of its configuration."""
-        return read_job(self.config_path)
-
     def config(self, kind: type[AnyConfig]) -> AnyConfig:
         return read_config(self.config_path, kind)
-
-    def configure(self, config: Config) -> None:
-        write_config(self.config_path, config)
 
     def reconfigure(self, config: Config) -> None:
         """Continue the same run with another configuration."""
         if config != self.config(type(config)):
             with self.lock():
-                self.configure(config)
+                write_config(self.config_path, config)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

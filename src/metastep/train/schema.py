@@ -288,6 +288,4 @@ class Config:
 
 def name_of_part(value: Any) -> str:
     """Return the registered name of a part of a configuration."""
-    from metastep.core.registry import name_of
-
     return name_of(value) or type(value).__name__

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 
 
@@ -91,16 +91,9 @@ def raise_at_ctrl_c() -> AbstractContextManager[None]:
     return _replaced(_leave, signal.default_int_handler)
 
 
-@contextmanager
-def _replaced(before: Handler, handler: Handler) -> Iterator[None]:
-    if signal.getsignal(signal.SIGINT) is not before:
-        yield
-        return
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+def _replaced(before: Handler, handler: Handler) -> AbstractContextManager[None]:
+    is_set = signal.getsignal(signal.SIGINT) is before
+    return _received_by(handler, signal.SIGINT) if is_set else nullcontext()
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

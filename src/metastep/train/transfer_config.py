@@ -75,11 +75,6 @@ class Source:
                 "trained. Leave one of the two out."
             )
 
-    @property
-    def is_given(self) -> bool:
-        """Return whether there is anything to learn from."""
-        return self.weights is not None or self.dataset is not None
-
 
 @checked(frozen=True)
 class WhatAndWhere:
@@ -182,7 +177,7 @@ class Transfer(Config):
                 f"net.name = {self.net.name}: fine_tuning continues with the source net itself, {self.source.net}. "
                 "Set net.name to it."
             )
-        if self.needs_source and not self.source.is_given:
+        if self.needs_source and self.source.weights is None and self.source.dataset is None:
             raise MetastepError(
                 f"method.name = {self.method.name} needs a net to learn from: name its file in source.weights, "
                 "or what to train it on in source.dataset."

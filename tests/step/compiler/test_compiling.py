@@ -16,9 +16,10 @@ from metastep.core.trees import from_vector, to_vector, tree_leaves
 from metastep.step.capture import Captured
 from metastep.step.compiler import merging
 from metastep.step.compiler.compiling import Compiled, as_traced, compiled, traced
+from metastep.train.config import Transfer
 from metastep.train.transfer.iteration import initial_state, iteration
 from tests.train.transfer.helpers import batches, parts
-from tests.train.transfer.test_iteration import METHODS, RATES, Method
+from tests.train.transfer.test_iteration import METHODS, RATES, SCRATCH
 
 # The tracers still call what PyTorch deprecates.
 pytestmark = [
@@ -30,9 +31,9 @@ pytestmark = [
 ADAM = ms.Adam(1e-2)
 
 
-def transfer_step(method: Method) -> tuple[Any, Any]:
+def transfer_step(method: Transfer) -> tuple[Any, Any]:
     target, guided = parts()
-    guided_or_none = guided if method.kind == "transfer" else None
+    guided_or_none = guided if method.needs_source else None
     tapped = target if guided_or_none else target._replace(layers=())
     return iteration(method, tapped, guided_or_none), initial_state(method, tapped, guided_or_none)
 
@@ -46,10 +47,10 @@ def followed(step: Any, state: Any, rates: Sequence[float]) -> list[Tensor]:
     return seen
 
 
-def equal_to_the_step(method: Method, **backend: Any) -> None:
+def equal_to_the_step(method: Transfer, **backend: Any) -> None:
     step, start = transfer_step(method)
     made = Compiled(step, **backend)
-    rates = RATES["adam" if method.optimizer is ADAM else "sgd"]
+    rates = RATES["adam" if method.inner is ADAM else "sgd"]
     got, expected = (followed(each, start, rates) for each in (made, step))
     assert "not " not in made.path
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
@@ -57,9 +58,9 @@ def equal_to_the_step(method: Method, **backend: Any) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [Method("scratch"), METHODS["2.9*lr"], METHODS["total"], replace(METHODS["T=3, n=2"], optimizer=ADAM)],
+    [SCRATCH, METHODS["2.9*lr"], METHODS["total"], replace(METHODS["T=3, n=2"], inner=ADAM)],
 )
-def test_a_traced_iteration_is_the_iteration(method: Method) -> None:
+def test_a_traced_iteration_is_the_iteration(method: Transfer) -> None:
     equal_to_the_step(method, backend=as_traced)
 
 

@@ -10,8 +10,7 @@ import torch
 from metastep.errors import MetastepError
 from metastep.train import presets
 from metastep.train.config import Source, Target, TargetData
-from metastep.train.transfer.building import method_of
-from metastep.train.transfer.iteration import Lookahead, initial_state, looks, real_step
+from metastep.train.transfer.iteration import Lookahead, guided_by, initial_state, looks, real_step
 from metastep.train.transfer.losses import Losses
 from study import results
 from study.bench.cases import TRANSFERS, Case, Grid, Transfer
@@ -54,14 +53,14 @@ def test_the_hand_written_loop_makes_our_meta_gradient(method: str, window: int,
     """In float64, with a velocity and with running statistics that have moved"""
     config = config_of(case_of(method, window, steps=steps), CPU)
     target, guidance = parts()
-    ours, (first, second) = method_of(config), batches(2)
-    state = initial_state(ours, target, guidance)
+    (first, second) = batches(2)
+    state = initial_state(config, target, guidance)
     target.module.train()
     hand = Hand(config, Nets(target, guidance))
     for batch in (first, second):
-        losses = Losses(ours.beta, target, guidance, looks(guidance, batch[0], False), state.buffers)
-        reached, buffers, _ = real_step(losses, ours, state, batch, config.inner.lr)
-        look = Lookahead(ours, losses._replace(buffers=buffers), reached, batch, config.inner.lr)
+        losses = Losses(guided_by(config).beta, target, guidance, looks(guidance, batch[0], False), state.buffers)
+        reached, buffers, _ = real_step(losses, config, state, batch, config.inner.lr)
+        look = Lookahead(config, losses._replace(buffers=buffers), reached, batch, config.inner.lr)
         expected = look.estimate(state.meta.params).grad
         hand.real_step(batch)
         found = dict(zip(expected, hand.meta_gradient(batch), strict=True))

@@ -15,7 +15,7 @@ from metastep.train import presets, remembered
 from metastep.train.config import Data, FewShot
 from metastep.train.fewshot.learner import Learner
 from metastep.train.remembered import differences
-from metastep.train.run import Run
+from metastep.train.run import Run, write_config
 from metastep.train.validated import to_plain
 from tests.data.helpers import write_classes
 from tests.data.test_commands import check_refused
@@ -117,7 +117,7 @@ def test_a_folder_that_was_moved_is_named_anew(mine: Path, tmp_path: Path) -> No
 
 def test_only_a_folder_can_be_named_anew(mine: Path) -> None:
     photos = Run(mine).config(FewShot)
-    Run(mine).configure(replace(photos, data=replace(photos.data, name="glyphs", fingerprint=None)))
+    write_config(Run(mine).config_path, replace(photos, data=replace(photos.data, name="glyphs", fingerprint=None)))
     refused = run("resume", mine, "data=folder:photos")
     check_refused(refused, "folder:photos: a run continues with its own data (glyphs)")
 

@@ -1,14 +1,18 @@
 """A tiny source and target in float64, and the transfer loss once more: naive, in loops, without the library."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import metastep as ms
+from metastep.train.config import Outer, Source, Transfer, WhatAndWhere
 from metastep.train.transfer.features import Tapped
 from metastep.train.transfer.losses import Guidance, guidance
 
+USUAL, THETA = ms.SGD(0.1, 0.9, weight_decay=1e-4), Outer(weight_decay=1e-4)
 SOURCE_LAYERS, TARGET_LAYERS = ("first", "second"), ("low", "high")
 
 
@@ -53,6 +57,13 @@ def pupil_by_hand(params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, list
     low = norm("bn1", F.conv2d(x, params["conv1.weight"], padding=1)).clamp_min(0)
     high = norm("bn2", F.conv2d(F.max_pool2d(low, 4), params["conv2.weight"], padding=1)).tanh()
     return high.mean((2, 3)) @ params["fc.weight"].T + params["fc.bias"], [low, high]
+
+
+def configured(steps: int = 2, *, inner: Any = USUAL, theta: Outer = THETA, **method: Any) -> Transfer:
+    """A configuration; the options of its method are named"""
+    return Transfer(
+        source=Source(dataset="letters"), method=WhatAndWhere(**method), inner=inner, steps=steps, outer=theta
+    )
 
 
 def parts(seed: int = 0, pairs: str = "all-to-all", uniform: bool = False) -> tuple[Tapped, Guidance]:

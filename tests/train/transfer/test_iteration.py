@@ -16,30 +16,32 @@ from metastep.core.counting import counting, peak_bytes
 from metastep.core.optimizers import State
 from metastep.core.trees import tree_flatten, tree_leaves
 from metastep.core.windows import InnerLoop, Window
+from metastep.train.config import Outer, Scratch, Transfer
 from metastep.train.transfer import iteration as algorithm
 from metastep.train.transfer.features import Tapped, tap
-from metastep.train.transfer.iteration import Method, TransferState, initial_state, iteration
+from metastep.train.transfer.iteration import TransferState, guided_by, initial_state, inner_of, iteration
 from metastep.train.transfer.losses import Guidance, guidance
-from tests.train.transfer.helpers import batches, naive_transfer_loss, parts, pupil_by_hand
+from tests.train.transfer.helpers import USUAL, batches, configured, naive_transfer_loss, parts, pupil_by_hand
 
 RATES = {"sgd": (0.1, 0.08, 0.05), "adam": (1e-2, 8e-3, 5e-3)}
 DECAYED = {"sgd": ms.SGD(0.1, 0.9, weight_decay=1e-2), "adam": ms.Adam(1e-3, weight_decay=1e-2)}
+SCRATCH = Transfer(method=Scratch(), inner=USUAL)
 METHODS = {
-    "T=1": Method(steps=1),
-    "T=2": Method(steps=2),
-    "T=3": Method(steps=3),
-    "T=2, n=2": Method(steps=2, window=2),
-    "T=3, n=3": Method(steps=3, window=3),
-    "T=3, n=2": Method(steps=3, window=2),
-    "2*lr": Method(steps=1, transfer_lr=2.0),
-    "2.9*lr": Method(steps=2, window=2, transfer_lr=2.9),
-    "total": Method(steps=2, outer="total"),
-    "T=0": Method(steps=0),
-    "fixed": Method(learned=False),
+    "T=1": configured(steps=1),
+    "T=2": configured(steps=2),
+    "T=3": configured(steps=3),
+    "T=2, n=2": configured(steps=2, window=2),
+    "T=3, n=3": configured(steps=3, window=3),
+    "T=3, n=2": configured(steps=3, window=2),
+    "2*lr": configured(steps=1, transfer_rate=2.0),
+    "2.9*lr": configured(steps=2, window=2, transfer_rate=2.9),
+    "total": configured(steps=2, outer="total"),
+    "T=0": configured(steps=0),
+    "fixed": configured(learned=False),
 }
 
 
-def trained(method: Method, target: Tapped, guided: Guidance | None, rates: Sequence[Any]) -> TransferState:
+def trained(method: Transfer, target: Tapped, guided: Guidance | None, rates: Sequence[Any]) -> TransferState:
     state, iterate = initial_state(method, target, guided), iteration(method, target, guided)
     for batch, lr in zip(batches(len(rates)), rates, strict=True):
         state, _ = iterate(state, batch, lr)
@@ -49,19 +51,19 @@ def trained(method: Method, target: Tapped, guided: Guidance | None, rates: Sequ
 class Reference:
     """Algorithm 1 on plain modules that are stepped in place."""
 
-    def __init__(self, method: Method, target: Tapped, guided: Guidance) -> None:
+    def __init__(self, method: Transfer, target: Tapped, guided: Guidance) -> None:
         self.method, self.source, self.pairs = method, guided.source, guided.networks.pairs
         self.target, self.networks, self.matching = map(deepcopy, (target.module, guided.networks, guided.matching))
         self.target.train()
         params = [*self.target.parameters(), *self.matching.parameters()]
-        decay = {"weight_decay": method.optimizer.weight_decay}
+        decay = {"weight_decay": method.inner.weight_decay}
         self.optimizer: torch.optim.Optimizer = (
-            torch.optim.SGD(params, 1.0, momentum=method.optimizer.momentum, **decay)
-            if isinstance(method.optimizer, ms.SGD)
+            torch.optim.SGD(params, 1.0, momentum=method.inner.momentum, **decay)
+            if isinstance(method.inner, ms.SGD)
             else torch.optim.Adam(params, 1.0, **decay)
         )
         self.meta_optimizer = torch.optim.Adam(
-            self.networks.parameters(), method.meta_lr, weight_decay=method.meta_weight_decay
+            self.networks.parameters(), method.outer.lr, weight_decay=method.outer.weight_decay
         )
 
     def transfer(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -69,7 +71,7 @@ class Reference:
         with torch.no_grad():
             wanted = tap(self.source.module, {}, {}, x, self.source.layers)[1]
         features, meta = pupil_by_hand(params, x)[1], dict(self.networks.named_parameters())
-        return self.method.beta * naive_transfer_loss(wanted, features, params, meta, self.pairs)
+        return guided_by(self.method).beta * naive_transfer_loss(wanted, features, params, meta, self.pairs)
 
     def named(self) -> dict[str, nn.Parameter]:
         return {**dict(self.target.named_parameters()), **dict(self.matching.named_parameters())}
@@ -79,7 +81,7 @@ class Reference:
         self.optimizer.zero_grad()
         (F.cross_entropy(self.target(x), y) + self.transfer(self.named(), x)).backward()
         self.optimizer.step()
-        if self.method.learned and self.method.steps:
+        if self.method.learns_weights:
             meta = list(self.networks.parameters())
             outer = self.lookahead(x, y, lr)
             for p, g in zip(meta, torch.autograd.grad(outer, meta, materialize_grads=True), strict=True):
@@ -92,9 +94,9 @@ class Reference:
         for t in range(self.method.steps):
             if t % self.method.window == 0:
                 grads = self.gradient(self.transfer(params, x), params)
-            self.step(params, memory, grads, self.method.transfer_lr * lr)
+            self.step(params, memory, grads, guided_by(self.method).transfer_rate * lr)
         self.step(params, memory, self.gradient(F.cross_entropy(pupil_by_hand(params, x)[0], y), params), lr)
-        if self.method.outer == "accuracy":
+        if guided_by(self.method).outer == "accuracy":
             return F.cross_entropy(pupil_by_hand(params, x)[0], y)
         return self.transfer({name: p.detach() for name, p in params.items()}, x)
 
@@ -104,8 +106,8 @@ class Reference:
 
     def step(self, params: dict[str, Any], memory: Any, grads: dict[str, Tensor], lr: float) -> None:
         for name, old in memory.items():
-            g = grads[name] + self.method.optimizer.weight_decay * params[name]
-            if isinstance(self.method.optimizer, ms.SGD):
+            g = grads[name] + self.method.inner.weight_decay * params[name]
+            if isinstance(self.method.inner, ms.SGD):
                 v = old["momentum_buffer"] = 0.9 * old["momentum_buffer"] + g
                 params[name] = params[name] - lr * v
             else:
@@ -123,7 +125,7 @@ def close(a: Tensor, b: Tensor) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_iterations_equal_torch_optim_and_autograd(name: str, optimizer: Any) -> None:
     """φ, memory, running statistics, θ and its moments, after three iterations at three rates"""
-    method = replace(METHODS[name], optimizer=DECAYED[optimizer], meta_weight_decay=1e-2)
+    method = replace(METHODS[name], inner=DECAYED[optimizer], outer=Outer(weight_decay=1e-2))
     target, guided = parts()
     reference = Reference(method, target, guided)
     state = trained(method, target, guided, [torch.tensor(lr, dtype=torch.float64) for lr in RATES[optimizer]])
@@ -141,10 +143,10 @@ def test_iterations_equal_torch_optim_and_autograd(name: str, optimizer: Any) ->
     for key, buffer in reference.target.named_buffers():
         close(state.buffers[key], buffer)
     assert state.target.step == 3
-    assert state.meta.step == (3 if method.learns else 0)
+    assert state.meta.step == (3 if method.learns_weights else 0)
     for key, p in reference.networks.named_parameters():
         close(state.meta.params[key], p)
-        if method.learns:  # moments are the meta-gradients themselves, to full precision
+        if method.learns_weights:  # moments are the meta-gradients themselves, to full precision
             for slot, tree in zip(["exp_avg", "exp_avg_sq"], state.meta.memory, strict=True):
                 close(tree[key], reference.meta_optimizer.state[p][slot])
                 assert tree[key].any()
@@ -153,7 +155,7 @@ def test_iterations_equal_torch_optim_and_autograd(name: str, optimizer: Any) ->
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_virtual_steps_leave_no_trace(optimizer: Any) -> None:
     target, guided = parts()
-    method = Method(steps=3, window=2, optimizer=DECAYED[optimizer])
+    method = configured(steps=3, window=2, inner=DECAYED[optimizer])
     state = trained(method, target, guided, [0.01, 0.01])
     held = {name: tensor.clone() for name, tensor in target.module.state_dict().items()}
     (batch,) = batches(1, seed=7)
@@ -169,7 +171,7 @@ def test_virtual_steps_leave_no_trace(optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize("method", [METHODS["T=0"], METHODS["fixed"]])
-def test_theta_is_untouched_without_transfer_steps_or_learning(method: Method) -> None:
+def test_theta_is_untouched_without_transfer_steps_or_learning(method: Transfer) -> None:
     target, guided = parts()
     start = initial_state(method, target, guided)
     state, metrics = iteration(method, target, guided)(start, batches(1)[0], 0.1)
@@ -206,11 +208,11 @@ def test_memory_is_flat_in_the_steps() -> None:
     lr = torch.tensor(0.1).double()
 
     def peak(steps: int) -> int:
-        method = Method(steps=steps)
+        method = configured(steps=steps)
         state, iterate = initial_state(method, target, guided), iteration(method, target, guided)
         return peak_bytes(lambda: iterate(state, (x, y), lr), x.device)[1]
 
-    size = sum(p.numel() * 8 for p in tree_leaves(initial_state(Method(), target, guided).target.params))
+    size = sum(p.numel() * 8 for p in tree_leaves(initial_state(configured(), target, guided).target.params))
     two, eight = peak(2), peak(8)
     assert two > 100 * size
     assert eight - two < 7 * size
@@ -220,7 +222,7 @@ def test_scratch_is_plain_training() -> None:
     target, _ = parts()
     module = deepcopy(target.module).train()
     optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    state = trained(Method("scratch"), target, None, [0.1] * 4)
+    state = trained(SCRATCH, target, None, [0.1] * 4)
     for x, y in batches(4):
         optimizer.zero_grad()
         F.cross_entropy(module(x), y).backward()
@@ -232,7 +234,7 @@ def test_scratch_is_plain_training() -> None:
 
 
 def test_metrics() -> None:
-    method, (target, guided) = Method(), parts(uniform=True)
+    method, (target, guided) = configured(), parts(uniform=True)
     (x, y), state = batches(1)[0], initial_state(method, target, guided)
     metrics = iteration(method, target, guided)(state, (x, y), 0.1)[1]
     logits, features = pupil_by_hand(state.target.params["target"], x)
@@ -254,7 +256,7 @@ def test_metrics() -> None:
 def test_gradient_difference(factor: float) -> None:
     """‖∇L(φ₁) − ∇L(φ₀)‖ / ‖∇L(φ₁)‖ over one step of the optimizer, with a gradient of its own, whatever the window"""
     target, guided = parts()
-    method = Method(steps=2, window=2, transfer_lr=factor)
+    method = configured(steps=2, window=2, transfer_rate=factor)
     state, (batch,) = initial_state(method, target, guided), batches(1)
     reference = Reference(replace(method, steps=0), target, guided)
     reference.iterate(*batch, 0.1)
@@ -272,10 +274,10 @@ def test_source_runs_once_unless_asked_otherwise() -> None:
     target, guided = parts()
     calls: list[int] = []
     guided.source.module.register_forward_hook(lambda *_: calls.append(1))
-    state, (batch,) = initial_state(Method(), target, guided), batches(1)
-    once, _ = iteration(Method(), target, guided)(state, batch, 0.1)
+    state, (batch,) = initial_state(configured(), target, guided), batches(1)
+    once, _ = iteration(configured(), target, guided)(state, batch, 0.1)
     assert len(calls) == 1
-    often, _ = iteration(Method(), target, guided, recompute_source=True)(state, batch, 0.1)
+    often, _ = iteration(configured(), target, guided, recompute_source=True)(state, batch, 0.1)
     assert len(calls) == 1 + 1 + 2 + 2  # before, in the real step, forward and back through two windows
     for a, b in zip(tree_leaves(once), tree_leaves(often), strict=True):
         torch.testing.assert_close(a, b)
@@ -297,7 +299,12 @@ def test_the_structure_of_a_state_is_constant() -> None:
     x, y = torch.randn(4, 1, 8, 8), torch.randint(3, (4,))
     guided = guidance(source, target, "one-to-one", x)
     plain = ms.SGD(0.1, weight_decay=1e-4)
-    for method in (Method(), Method(optimizer=DECAYED["adam"]), Method(optimizer=plain), Method(transfer_lr=2.0)):
+    for method in (
+        configured(),
+        configured(inner=DECAYED["adam"]),
+        configured(inner=plain),
+        configured(transfer_rate=2.0),
+    ):
         start = initial_state(method, target, guided)
         state, _ = iteration(method, target, guided)(start, (x, y), torch.tensor(0.1, dtype=torch.float64))
         assert tree_flatten(start)[1] == tree_flatten(state)[1]
@@ -307,7 +314,7 @@ def test_the_structure_of_a_state_is_constant() -> None:
 
 def test_the_first_order_surrogate_switches_transfer_off() -> None:
     """L_tfr is linear in λ ≥ 0 with coefficients that are not negative: its explicit gradient only ever lowers λ"""
-    method = Method(outer="total", meta_lr=0.05)
+    method = configured(outer="total", theta=Outer(lr=0.05, weight_decay=1e-4))
     target, guided = parts(uniform=True)
     state, iterate = initial_state(method, target, guided), iteration(method, target, guided)
     for batch in batches(30):
@@ -329,7 +336,7 @@ def test_nothing_waits_for_the_device(name: str, optimizer: Any, monkeypatch: py
     monkeypatch.setattr(
         "metastep.core.options._lies_in", lambda number, bound: True
     )  # it looks at numbers and at the CPU's tensors
-    method, (target, guided) = replace(METHODS[name], optimizer=DECAYED[optimizer]), parts()
+    method, (target, guided) = replace(METHODS[name], inner=DECAYED[optimizer]), parts()
     state, (batch,) = initial_state(method, target, guided), batches(1)
     iterate = iteration(method, target, guided, measure_difference=True)
     with NoLook():
@@ -341,7 +348,7 @@ def test_nothing_waits_for_the_device(name: str, optimizer: Any, monkeypatch: py
 @pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1, dtype=torch.float64)])
 def test_the_self_test_of_l2t(rate: Any) -> None:
     """Ten steps with the dynamics and the state of an iteration: a velocity of 0, a rate that is a tensor"""
-    method = Method(optimizer=ms.SGD(0.1, 0.9, weight_decay=0.01))
+    method = configured(inner=ms.SGD(0.1, 0.9, weight_decay=0.01))
     start = {
         "a": torch.tensor([1.0, 3.0], dtype=torch.float64),
         "b": torch.tensor([[-1.0, -2.0], [1.0, 0.0]], dtype=torch.float64),
@@ -355,7 +362,7 @@ def test_the_self_test_of_l2t(rate: Any) -> None:
         lambda task, lengths: [Window(loss, (), n) for n in lengths],
         lambda params, meta, task: (params["a"] * params["b"]).mean(),
     )
-    estimate = ms.estimators.unrolled(InnerLoop(problem, method.inner(rate), (1,) * 10))(
+    estimate = ms.estimators.unrolled(InnerLoop(problem, inner_of(method, rate), (1,) * 10))(
         torch.zeros(2, 2).double(), None
     )
     expected = torch.tensor([[-1.1952, -7.1712], [1.1952, 0.0]]).double()
@@ -365,13 +372,13 @@ def test_the_self_test_of_l2t(rate: Any) -> None:
 def test_refusals() -> None:
     target, guided = parts()
     with pytest.raises(ms.MetastepError, match="transfer needs a source"):
-        iteration(Method(), target)
-    with pytest.raises(ms.MetastepError, match="scratch takes none"):
-        iteration(Method("scratch"), target, guided)
+        iteration(configured(), target)
+    with pytest.raises(ms.MetastepError, match="the others take none"):
+        iteration(SCRATCH, target, guided)
     with pytest.raises(ms.MetastepError, match="steps = -1"):
-        Method(steps=-1)
-    with pytest.raises(ms.MetastepError, match="optimizer = 'rmsprop' has no rate lr"):
-        Method(optimizer="rmsprop")  # type: ignore[arg-type]
-    larger, state = torch.randn(2, 1, 16, 16).double(), initial_state(Method(), target, guided)
+        configured(steps=-1)
+    with pytest.raises(ms.MetastepError, match="has no name: register it"):
+        configured(inner=ms.StepFunction(lambda params, memory, grad, meta, t: (params, memory)))
+    larger, state = torch.randn(2, 1, 16, 16).double(), initial_state(configured(), target, guided)
     with pytest.raises(ms.MetastepError, match="another size"):
-        iteration(Method(), target, guided)(state, (larger, torch.tensor([0, 1])), 0.1)
+        iteration(configured(), target, guided)(state, (larger, torch.tensor([0, 1])), 0.1)

@@ -10,7 +10,6 @@ from metastep.core.optimizers import SGD, Adam, State
 from metastep.core.trees import map_tree, tree_leaves
 from metastep.train.transfer import building, iteration as algorithm
 from metastep.train.transfer.iteration import (
-    Method,
     Packed,
     TransferState,
     from_tree,
@@ -18,7 +17,7 @@ from metastep.train.transfer.iteration import (
     iteration,
     to_tree,
 )
-from tests.train.transfer.helpers import batches, parts
+from tests.train.transfer.helpers import batches, configured, parts
 
 
 def tree() -> dict[str, Tensor]:
@@ -41,7 +40,7 @@ def laid(layout: torch.memory_format) -> tuple[list[TransferState], TransferStat
     """The states of three iterations, and the one before"""
     target, guide = parts()
     building.laid_out(target.module, layout)
-    method = Method(steps=2, window=1)
+    method = configured(steps=2, window=1)
     state, step = initial_state(method, target, guide), iteration(method, target, guide)
     start, states = state, []
     for x, y in batches(3):

@@ -12,7 +12,6 @@ from metastep.train.transfer.features import Tapped, tap
 from metastep.train.transfer.losses import (
     Matching,
     MetaNetworks,
-    all_to_all,
     guidance,
     guides,
     pairs_named,
@@ -71,7 +70,7 @@ def test_sizes_of_the_published_pairs() -> None:
     small = (16, 32, 64), (64, 128, 256, 512, 512)
     large = (64, 128, 256, 512), (64, 128, 256, 512)
     for (source, target), theta, matching in ((small, 28_015, 165_424), (large, 1_400_336, 925_440)):
-        pairs = all_to_all(len(source), len(target))
+        pairs = pairs_named("all-to-all", len(source), len(target))
         assert count(MetaNetworks(pairs, source)) == theta
         assert count(Matching(pairs, source, target)) == matching
 

@@ -10,7 +10,7 @@ from metastep.core.registry import register
 from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.images import ToPixels, stretched
-from metastep.data.official import PictureSplit, find_parts, folder_of, lines_of, read_listed
+from metastep.data.official import PictureSplit, folder_of, lines_of, read_listed
 from metastep.data.pictures import PARTS, Part, Split, listed_classes
 from metastep.data.registry import RESEARCH
 
@@ -23,17 +23,11 @@ class CUB200(PictureSplit):
     licence = RESEARCH
     source = f"https://www.vision.caltech.edu/datasets/cub_200_2011, {ARCHIVE}"
     what = f"CUB-200-2011 (a folder CUB_200_2011 with images, images.txt and train_test_split.txt, or {ARCHIVE})"
+    folders = ("CUB_200_2011", "cub200/CUB_200_2011", "cub200", "")
+    parts = tuple((name, ARCHIVE) for name in ("images", "images.txt", "train_test_split.txt"))
     side = 256
     counts = (4_994, 1_000, 5_794)
     indices = "cub200"
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the pictures and both lists, or the archive for each of them."""
-        folders = ("CUB_200_2011", "cub200/CUB_200_2011", "cub200", "")
-        return find_parts(
-            root, folders, *((name, ARCHIVE) for name in ("images", "images.txt", "train_test_split.txt"))
-        )
 
     def split_classes(self, names: Sequence[str], split: Split) -> list[int]:
         lists: dict[Part, list[str]] = {part: [] for part in PARTS}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
-from metastep.data.official import PictureSplit, find_parts, folder_of, lines_of, read_listed
+from metastep.data.official import PictureSplit, folder_of, lines_of, read_listed
 
 LISTS = ("TrainImages.txt", "TestImages.txt")
 
@@ -15,15 +15,11 @@ class Indoor67(PictureSplit):
     licence = "research; pictures by their owners"
     source = f"https://web.mit.edu/torralba/www/indoor.html, indoorCVPR_09.tar with {' and '.join(LISTS)}"
     what = f"MIT Indoor-67 (a folder indoor67 with Images or indoorCVPR_09.tar, {' and '.join(LISTS)})"
+    folders = ("indoor67", "indoorCVPR_09", "indoor67/indoorCVPR_09", "")
+    parts = (("Images", "indoorCVPR_09.tar"), *((name,) for name in LISTS))
     side = 256
     counts = (4_360, 1_000, 1_340)
     balanced = False  # 1,000 is no multiple of 67
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the folder or archive of the pictures, and both lists."""
-        folders = ("indoor67", "indoorCVPR_09", "indoor67/indoorCVPR_09", "")
-        return find_parts(root, folders, ("Images", "indoorCVPR_09.tar"), *((name,) for name in LISTS))
 
     def read(self, files: tuple[Path, ...], size: int) -> Arrays:
         """Lines of class and file; most of the 15,620 pictures are in no list"""

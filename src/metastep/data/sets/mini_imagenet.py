@@ -11,7 +11,7 @@ import numpy as np
 from metastep.core.registry import register
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import Progress, counted, missing, problem
-from metastep.data.files import entries, exists, fingerprint, read_members, read_pack
+from metastep.data.files import entries, exists, find_parts, fingerprint, read_members, read_pack
 from metastep.data.images import open_picture, resized, sheets, to_pixels
 from metastep.data.pictures import PARTS, Part, Pictures, Pixels, Split, joined, parts_of
 from metastep.data.registry import RESEARCH, ClassSplit
@@ -65,10 +65,8 @@ class MiniImageNet(ClassSplit):
 
 def find_split(root: Path, part: Part) -> tuple[Path, ...]:
     """Return the packs of a split, or the one folder or archive that holds it; else nothing."""
-    for folder in (root / name for name in NAMES):
-        packs = tuple(folder / name for name in PACKS[part])
-        if all(map(exists, packs)):
-            return packs
+    if packs := find_parts(root, NAMES, [(name,) for name in PACKS[part]]):
+        return packs
     for path in (root / f"{name}{suffix}" for name in NAMES if name for suffix in SUFFIXES):
         if _has_layout(path, part) or (exists(path) and path.is_file()):
             return (path,)

@@ -8,7 +8,7 @@ from metastep.data.cache import Arrays
 from metastep.data.errors import problem
 from metastep.data.files import read_idx
 from metastep.data.images import resized
-from metastep.data.official import Half, PictureSplit, arrays_of, find_parts
+from metastep.data.official import Half, PictureSplit, arrays_of
 from metastep.data.registry import Download
 
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
@@ -29,6 +29,7 @@ class MNIST(PictureSplit):
     source = "https://ossci-datasets.s3.amazonaws.com/mnist, its four idx files"
     what = "MNIST (a folder mnist with train-images-idx3-ubyte.gz and three others, packed or not)"
     folders: ClassVar[tuple[str, ...]] = ("mnist", "MNIST/raw", "MNIST")
+    parts = tuple((f"{name}.gz", name) for name in FILES)  # packed or not
     downloads = downloads(
         "mnist",
         "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -38,11 +39,6 @@ class MNIST(PictureSplit):
     kinds: ClassVar[tuple[str, ...]] = tuple("0123456789")
     side, channels = 28, 1
     counts = (55_000, 5_000, 10_000)
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the four files, packed or not."""
-        return find_parts(root, cls.folders, *((f"{name}.gz", name) for name in FILES))
 
     def read(self, files: tuple[Path, ...], size: int) -> Arrays:
         train, test = (_half(files[i], files[i + 1], size) for i in (0, 2))

@@ -10,9 +10,8 @@ import numpy as np
 from metastep.core.registry import register
 from metastep.data.cache import Arrays, cached
 from metastep.data.errors import Progress, counted, problem, silent
-from metastep.data.files import fingerprint, first_existing, read_members, read_pack
+from metastep.data.files import fingerprint, read_members, read_pack
 from metastep.data.images import open_picture, require_room
-from metastep.data.official import find_parts
 from metastep.data.pictures import Pictures, Pixels, Sizes, Split, split_classes
 from metastep.data.registry import ClassSplit, Download
 from metastep.errors import how_many
@@ -26,7 +25,6 @@ PARTS = {  # the official archives and their md5, as other loaders know them
     "images_background": "68d2efa1b9178cc56df9314c21c6e718",
     "images_evaluation": "6b91aef0f799c5bb55b94e3f2daec811",
 }
-FOLDERS = ("", "omniglot/", "omniglot-py/", "omniglot/python/", "python/")  # where people keep them
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/(character\d+)/\d+_(\d+)\.png$")  # alphabet, character, drawer
 
 
@@ -52,13 +50,10 @@ class Omniglot(ClassSplit):
     downloads = tuple(
         Download(f"omniglot/{part}.zip", f"{URL}/{part}.zip", f"md5:{md5}") for part, md5 in PARTS.items()
     )
+    folders = ("", "omniglot/", "omniglot-py/", "omniglot/python/", "python/")  # where people keep them
+    places = tuple(map("{}omniglot.npz".format, folders))
+    parts = tuple((f"{part}.zip", part) for part in PARTS)  # archives first: a folder may be half unpacked
     side, channels = SIZE, 1
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the pack, or both official parts (archives first: a folder may be half unpacked), or nothing."""
-        pack = first_existing(root, [f"{folder}omniglot.npz" for folder in FOLDERS])
-        return pack or find_parts(root, FOLDERS, *((f"{part}.zip", part) for part in PARTS))
 
     def read_classes(self, split: Split) -> Pictures:
         drawings = read_drawings(self.files(), self.root, self.progress)

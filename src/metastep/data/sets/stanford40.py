@@ -4,7 +4,7 @@ from pathlib import Path
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
-from metastep.data.official import PictureSplit, find_parts, lines_of, read_listed
+from metastep.data.official import PictureSplit, lines_of, read_listed
 
 PICTURES, LISTS = "Stanford40_JPEGImages.zip", "Stanford40_ImageSplits.zip"
 
@@ -15,14 +15,10 @@ class Stanford40(PictureSplit):
     licence = "research; pictures by their owners"
     source = f"http://vision.stanford.edu/Datasets/40actions.html, {PICTURES} and {LISTS}"
     what = "Stanford-40 (a folder stanford40 with JPEGImages and ImageSplits, or their archives)"
+    folders = ("stanford40", "Stanford40", "")
+    parts = (("JPEGImages", PICTURES), *((f"ImageSplits/{part}.txt", LISTS) for part in ("train", "test")))
     side = 256
     counts = (3_600, 400, 5_532)
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the folder or archive of the pictures, and both lists or their archive."""
-        lists = ((f"ImageSplits/{part}.txt", LISTS) for part in ("train", "test"))
-        return find_parts(root, ("stanford40", "Stanford40", ""), ("JPEGImages", PICTURES), *lists)
 
     def read(self, files: tuple[Path, ...], size: int) -> Arrays:
         """Lines of a file, action_NNN.jpg"""

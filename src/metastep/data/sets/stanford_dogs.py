@@ -4,7 +4,7 @@ from pathlib import Path
 
 from metastep.core.registry import register
 from metastep.data.cache import Arrays
-from metastep.data.official import PictureSplit, find_parts, folder_of, list_file, read_cell_texts, read_listed
+from metastep.data.official import PictureSplit, folder_of, list_file, read_cell_texts, read_listed
 from metastep.data.registry import RESEARCH
 
 LISTS = ("train_list.mat", "test_list.mat")
@@ -16,15 +16,11 @@ class StanfordDogs(PictureSplit):
     licence = f"ImageNet: {RESEARCH}"
     source = "http://vision.stanford.edu/aditya86/ImageNetDogs, images.tar and lists.tar"
     what = f"Stanford Dogs (a folder stanford_dogs with Images and {' and '.join(LISTS)}, or their archives)"
+    folders = ("stanford_dogs", "StanfordDogs", "")
+    parts = (("Images", "images.tar"), *((name, "lists.tar") for name in LISTS))
     side = 256
     counts = (10_800, 1_200, 8_580)
     indices = "dog"
-
-    @classmethod
-    def find(cls, root: Path) -> tuple[Path, ...]:
-        """Return the folder or archive of the pictures, and both lists or their archive."""
-        lists = ((name, "lists.tar") for name in LISTS)
-        return find_parts(root, ("stanford_dogs", "StanfordDogs", ""), ("Images", "images.tar"), *lists)
 
     def read(self, files: tuple[Path, ...], size: int) -> Arrays:
         """Lists of class and file in MATLAB's format"""

@@ -21,7 +21,7 @@ from PIL import Image
 from PIL.Image import Resampling
 from torch import Tensor
 
-from metastep.core.trees import tree_leaves
+from metastep.core.trees import Tree, tree_leaves
 from metastep.data.errors import DataError, Progress, counted, printable, problem, silent
 from metastep.data.files import entries, exists, read_bytes
 from metastep.data.folder import class_files
@@ -207,7 +207,7 @@ def classify(
         path, reason = next(iter(unreadable.items()))
         raise DataError(f"{printable(path)}: {reason}")
     queries = [each for each in asked if each[0] not in unreadable]
-    near, far = _stacked(known), _stacked(new)
+    near, far = (stacked([one.pixels for one in ready]) for ready in (known, new))
 
     labels = torch.tensor([i for i, files in enumerate(classes.values()) for _ in files])
     probabilities = predict(learner, near, labels, far, together)
@@ -224,14 +224,23 @@ def classify(
 
 def predict(learner: Learner, support: Tensor, labels: Tensor, query: Tensor, together: bool) -> Tensor:
     """Probabilities (queries, ways), from bytes"""
-    dtype = tree_leaves(learner.meta)[0].dtype
-    x, new = (pictures.to(learner.device, dtype) * (1 / 255) for pictures in (support, query))
-    order = balanced(labels).to(learner.device)
-    params = learner.adapt(x[order], labels.to(learner.device)[order])
+    x, new = seen_by(learner, support), seen_by(learner, query)
+    params = adapted(learner, x, labels)
     probabilities = learner.predict(params, new, support=None if together and len(new) > 1 else x).cpu()
     if not bool(probabilities.isfinite().all()):
         raise NonFiniteError("the predictions are not finite: adapting to these pictures diverges. Take fewer steps.")
     return probabilities
+
+
+def seen_by(learner: Learner, pictures: Tensor) -> Tensor:
+    """Return bytes as the numbers in [0, 1] that the learner takes, where it is."""
+    return pictures.to(learner.device, tree_leaves(learner.meta)[0].dtype) * (1 / 255)
+
+
+def adapted(learner: Learner, x: Tensor, labels: Tensor) -> Tree:
+    """Return the parameters after adapting to pictures, each class as often."""
+    order = balanced(labels).to(learner.device)
+    return learner.adapt(x[order], labels.to(learner.device)[order])
 
 
 def balanced(labels: Tensor) -> Tensor:
@@ -283,8 +292,8 @@ def _below(root: Path, path: Path) -> Path:
     return Path(path.name) if path == root else path.relative_to(root)
 
 
-def _stacked(ready: Sequence[Prepared]) -> Tensor:
-    return torch.from_numpy(np.stack([one.pixels for one in ready]))
+def stacked(pictures: Sequence[Pixels]) -> Tensor:
+    return torch.from_numpy(np.stack(pictures))
 
 
 def _predictions(

@@ -121,10 +121,9 @@ def evaluate(
     began = time.perf_counter()
     look: Look = "one by one" if request.one_by_one else "after each window"
     judged = judge(learner, sampler, request.episodes, look, progress=progress)
-    percent = 100 * judged.accuracy.cpu()
-    scores = [mean(column) for column in percent.T]
+    scores = [mean(column) for column in 100 * judged.accuracy.cpu().T]
     return OnEpisodes(
-        dataset=seen.name,
+        **judged.fields(seen, began),
         split=request.split,
         ways=episodes.ways,
         shots=episodes.shots,
@@ -135,13 +134,7 @@ def evaluate(
         seed=request.seed,
         checkpoint=learner.checkpoint,
         weights=weights,
-        accuracy=scores[-1].mean,
-        interval=scores[-1].interval,
         by_step=tuple(StepScore(step, *score) for step, score in zip(judged_after(learner, look), scores, strict=True)),
-        not_finite=int((~judged.loss.isfinite()).any(1).sum()),
-        seconds=time.perf_counter() - began,
-        accuracies=tuple(round(value, 4) for value in percent[:, -1].tolist()),
-        fingerprint=seen.fingerprint,
         one_by_one=request.one_by_one or None,
     )
 

@@ -117,7 +117,7 @@ class FewShotJob:
         )
         self.queued = self.step.queued
         if folder and self.config.start and not done and self.ranks.is_first:
-            keep_start(self.learner, folder)
+            self.learner.save(folder / KEPT)
 
     @property
     def path(self) -> str:
@@ -259,11 +259,6 @@ def begin_from_start(learner: Learner, folder: Path) -> None:
     theta = params_of(tree["meta"])
     tree["meta"] = theta if params_of(learner.meta) is learner.meta else learner.meta | {"params": theta}
     learner.restore(tree, Path(config.start))
-
-
-def keep_start(learner: Learner, folder: Path) -> None:
-    """Keep θ as it is before the first iteration."""
-    learner.save(folder / KEPT)
 
 
 def require_fitting(start: str, theirs: Net, ours: Net, data: str) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from metastep.core.checks import require_data, require_pictures
 from metastep.core.modules import apply, parameters, use_batch_statistics
 from metastep.core.problems import accuracy, few_shot, params_of
-from metastep.core.trees import Tree, map_tree, tree_leaves, zeros_like
+from metastep.core.trees import Tree, difference, map_tree, tree_leaves, zeros_like
 from metastep.core.windows import InnerLoop, Task, task_gradient
 from metastep.errors import MetastepError
 from metastep.nets.registry import comes_with_metastep, load_net, made, require_answers
@@ -143,8 +143,12 @@ class Learner:
     def restore(self, tree: dict[str, Any], path: Path) -> None:
         """Take the values of `tree`, in place; an error names `path`, where it came from."""
         for own, saved in ((self.meta, tree.get("meta")), (self._held(), tree.get("held"))):
-            if difference := _difference(own, saved):
-                raise CheckpointError(f"{str(path)!r}: does not fit the net {self.config.net.name!r}: {difference}.")
+            try:
+                odd = difference(own, saved, "the net", "the file")
+            except AttributeError:  # of a number in the place of a tensor
+                odd = "the file has other values than tensors"
+            if odd:
+                raise CheckpointError(f"{str(path)!r}: does not fit the net {self.config.net.name!r}: {odd}.")
             map_tree(lambda mine, theirs: mine.copy_(theirs), own, saved)
 
     def _held(self) -> dict[str, Tensor]:
@@ -337,19 +341,6 @@ def _read_file(path: Path) -> tuple[FewShot, dict[str, Any], str]:
         return from_plain(FewShot, tree.get("config")), tree, ""
     except MetastepError as error:
         raise CheckpointError(f"{str(path)!r}: {error}") from error
-
-
-def _difference(own: Any, saved: Any) -> str | None:
-    """Return the first place where two trees of tensors differ in names or shapes."""
-    if isinstance(own, Tensor) and isinstance(saved, Tensor):
-        same = own.shape == saved.shape
-        return None if same else f"a tensor of shape {tuple(saved.shape)} where {tuple(own.shape)} is needed"
-    if not isinstance(own, dict) or not isinstance(saved, dict):
-        return f"{type(saved).__name__} where {type(own).__name__} is needed"
-    if odd := sorted(own.keys() ^ saved.keys()):
-        return f"{odd[0]!r} is only in the {'net' if odd[0] in own else 'file'}"
-    found = ((name, _difference(own[name], saved[name])) for name in own)
-    return next((f"{name}: {difference}" for name, difference in found if difference), None)
 
 
 def _fitted(meta: Tree, other: Tree) -> Tree:

@@ -29,7 +29,7 @@ from metastep.train.device import prepare_device
 from metastep.train.io import replace_file
 from metastep.train.run import Run
 from metastep.train.transfer.features import Tapped, buffers_of, feature_shapes, tap_and_update
-from metastep.train.transfer.iteration import LARGE, Method, TransferState, initial_state, iteration
+from metastep.train.transfer.iteration import LARGE, TransferState, initial_state, iteration
 from metastep.train.transfer.losses import Guidance, Pair, guidance
 from metastep.train.validated import to_plain
 
@@ -57,7 +57,7 @@ def source_run(config: Transfer) -> Transfer:
         batch=BATCH,
         net=Target(source.net),
         method=Scratch(),
-        inner=SGD(source.lr or RATE, 0.9, weight_decay=_first(source.weight_decay, DECAY)),
+        inner=SGD(source.lr or RATE, 0.9, weight_decay=DECAY if source.weight_decay is None else source.weight_decay),
         epochs=source.epochs or EPOCHS,
         seed=config.seed,
         checkpoint_seconds=config.checkpoint_seconds,
@@ -66,10 +66,6 @@ def source_run(config: Transfer) -> Transfer:
         compile=config.compile,
         threads=config.threads,
     )
-
-
-def _first(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def export(folder: Path, tensors: dict[str, Tensor], classes: int) -> None:
@@ -212,15 +208,15 @@ def _assembled(
     config: Transfer, target: Tapped, guide: Guidance | None, layers: dict[str, str], train: Batches,
     val: Batches, test: Batches, dtype: torch.dtype,
 ) -> Parts:  # fmt: skip
-    method, device, noisy = method_of(config), train.data.images.device, draws_noise(target.module)
+    device, noisy = train.data.images.device, draws_noise(target.module)
     compile = is_compiled(config, device, config.epochs * len(train))
     looking = None
     if config.gradient_difference:
-        looking = unit(iteration(method, target, guide, measure_difference=True), device, noisy)  # a few times only
+        looking = unit(iteration(config, target, guide, measure_difference=True), device, noisy)  # a few times only
     return Parts(
         target.module,
-        initial_state(method, target, guide),
-        unit(iteration(method, target, guide), device, noisy, compile, kin_of(config, guide)),
+        initial_state(config, target, guide),
+        unit(iteration(config, target, guide), device, noisy, compile, kin_of(config, guide)),
         looking,
         guide.networks.pairs if guide else (),
         layers,
@@ -261,23 +257,6 @@ def laid_out(net: nn.Module, layout: torch.memory_format) -> nn.Module:
         if weight.dim() == 4 and weight.numel() >= LARGE:
             weight.data = weight.data.contiguous(memory_format=layout)
     return net
-
-
-def method_of(config: Transfer) -> Method:
-    outer = {"optimizer": config.inner, "meta_lr": config.outer.lr, "meta_weight_decay": config.outer.weight_decay}
-    chosen = config.method
-    if not isinstance(chosen, WhatAndWhere):
-        return Method(kind="scratch", **outer)
-    return Method(
-        kind="transfer",
-        steps=config.steps,
-        window=chosen.window,
-        beta=chosen.beta,
-        learned=chosen.learned,
-        outer=chosen.outer,
-        transfer_lr=chosen.transfer_rate,
-        **outer,
-    )
 
 
 def target_net(config: Transfer, data: Pictures, weights: Path | None) -> nn.Module:
@@ -351,9 +330,8 @@ def remembered(config: Transfer, root: Path | None) -> Transfer:
     Weights that are named below the data directory keep that name: for others, the directory may be elsewhere.
     """
     source = config.source
-    if config.trains_source and source.dataset is not None:
-        dataset, fingerprint = data.as_it_is(source.dataset, root)
-        source = replace(source, dataset=dataset, fingerprint=fingerprint)
+    if config.trains_source:
+        source = data.remembered(source, root, "source.dataset")
     if source.weights is not None and (file := Path(source.weights).expanduser()).exists():
         source = replace(source, weights=str(file.resolve()))
     return replace(config, data=data.remembered(config.data, root), source=source)

@@ -79,7 +79,7 @@ def load(
     """
     run = Run.open(folder)
     config = run.config(Transfer)
-    config = replace(config, data=moved_to(config.data, data, target_data), device=device)
+    config = replace(config, data=moved_to(config.data, data, name=target_data), device=device)
     config = trusted(config, {"net.name": target_net}, only="net.name")
     place, dtype = choose_device(config)
     splits = read_data(config, data, progress)
@@ -102,18 +102,11 @@ def evaluate(taught: Taught, split: Part = "test") -> OnPictures:
     batches = taught.batches(split)
     judged = judge(taught.net, taught.params, taught.buffers, batches, taught.dtype)
     right = 100 * judged.accuracy[:, -1].cpu()
-    score = mean(right)
     return OnPictures(
-        dataset=taught.config.data.serving(split).name,
+        **judged.fields(taught.config.data.serving(split), began),
         split=split,
         checkpoint=taught.checkpoint,
         weights=digest(taught.params),
-        accuracy=score.mean,
-        interval=score.interval,
-        seconds=time.perf_counter() - began,
-        accuracies=tuple(right.tolist()),
-        not_finite=int((~judged.loss.isfinite()).sum()),
-        fingerprint=taught.config.data.serving(split).fingerprint,
         epoch=taught.epoch,
         classes=tuple(_by_class(taught.splits.train.names, right, batches.data.labels.cpu())),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,10 +41,10 @@ from metastep.core.trees import (
 )
 from metastep.core.windows import InnerLoop, Loss, Problem, Window, task_gradient, window_lengths
 from metastep.errors import MetastepError
+from metastep.train.config import Transfer, WhatAndWhere
 from metastep.train.io import CheckpointError
 from metastep.train.transfer.features import Tapped, buffers_of, tap_and_update
 from metastep.train.transfer.losses import Batch, Guidance, Guides, Losses, Weights, guides
-from metastep.train.validated import Count, CountOrNone, Flag, Positive, Rate as NotNegative, checked
 
 LARGE = 2**16  # numbers: a pass over so many is worth its start, and copies into a vector and back would cost as much
 
@@ -83,40 +83,20 @@ def unpacked(pack: list[Tensor], like: Tree) -> Tree:
     return tree_unflatten([next(rest if leaf.numel() < LARGE else large) for leaf in leaves], spec)
 
 
-@checked(frozen=True)
-class Method:
-    """How a target is trained: alone (scratch), or guided by a source (transfer).
+def guided_by(config: Transfer) -> WhatAndWhere:
+    """Return the method of a run whose target is guided by a source."""
+    assert isinstance(config.method, WhatAndWhere)
+    return config.method
 
-    Baseline: steps T, window 1. Multi-step: window n. With steps = 0 or learned = False, θ stays where it started.
-    transfer_lr multiplies the rate of the virtual transfer steps, and of nothing else.
-    """
 
-    kind: Literal["scratch", "transfer"] = "transfer"
-    steps: CountOrNone = 2
-    window: Count = 1
-    beta: NotNegative = 0.5
-    learned: Flag = True  # False: build the guidance with uniform weights
-    outer: Literal["accuracy", "total"] = "accuracy"  # total: the first-order surrogate
-    transfer_lr: Positive = 1.0
-    optimizer: Any = SGD(0.1, 0.9, weight_decay=1e-4)
-    meta_lr: NotNegative = 1e-3
-    meta_weight_decay: NotNegative = 1e-4
+def inner_of(config: Transfer, lr: Rate) -> Packed:
+    """Return what moves the target, at this rate."""
+    return Packed(replace(config.inner, lr=lr))
 
-    def __post_init__(self) -> None:
-        if not hasattr(self.optimizer, "lr"):
-            raise MetastepError(f"optimizer = {self.optimizer!r} has no rate lr for a schedule to move: use ms.SGD.")
 
-    @property
-    def learns(self) -> bool:
-        """Whether θ moves: without virtual transfer steps its meta-gradient is 0, and decay alone should not move it"""
-        return self.kind == "transfer" and self.learned and self.steps > 0
-
-    def inner(self, lr: Rate) -> Packed:
-        return Packed(replace(self.optimizer, lr=lr))
-
-    @property
-    def meta_optimizer(self) -> Packed:
-        return Packed(Adam(self.meta_lr, weight_decay=self.meta_weight_decay))
+def outer_of(config: Transfer) -> Packed:
+    """Return what moves θ."""
+    return Packed(Adam(config.outer.lr, weight_decay=config.outer.weight_decay))
 
 
 class TransferState(NamedTuple):
@@ -125,16 +105,16 @@ class TransferState(NamedTuple):
     meta: State  # θ by name, its Adam's moments and step
 
 
-def initial_state(method: Method, target: Tapped, guidance: Guidance | None = None) -> TransferState:
+def initial_state(config: Transfer, target: Tapped, guidance: Guidance | None = None) -> TransferState:
     """Return where training starts: copies of what the modules hold. Its structure then stays as it is."""
     matching = parameters(guidance.matching) if guidance else {}
     networks = parameters(guidance.networks) if guidance else {}
     params = _copied({"target": parameters(target.module), "matching": matching})
     none_yet = torch.zeros((), dtype=torch.float64, device=next(target.module.parameters()).device)
     return TransferState(
-        _fresh(method.inner(0.0), params, none_yet),
+        _fresh(inner_of(config, 0.0), params, none_yet),
         _copied(buffers_of(target.module)),
-        _fresh(method.meta_optimizer, _copied(networks), none_yet.clone()),
+        _fresh(outer_of(config), _copied(networks), none_yet.clone()),
     )
 
 
@@ -186,7 +166,7 @@ def _state(tree: dict[str, Any]) -> State:
 class Lookahead(NamedTuple):
     """T steps on β L_tfr in windows of n and one on L_acc, from the state that the real step has reached."""
 
-    method: Method
+    config: Transfer
     losses: Losses
     start: State
     batch: Batch
@@ -194,12 +174,12 @@ class Lookahead(NamedTuple):
 
     def estimate(self, meta: Tree) -> Estimate:
         """The outer loss and its gradient in θ; the surrogate sees only the θ that stands in the outer loss itself."""
-        lengths = window_lengths(self.method.steps, self.method.window)
+        lengths = window_lengths(self.config.steps, self.config.window)
         windows = [*(self.window(self.losses.transfer, n) for n in lengths), self.window(self.losses.accuracy, 1)]
-        exactly = self.method.outer == "accuracy"
+        exactly = guided_by(self.config).outer == "accuracy"
         outer = self.losses.accuracy if exactly else self.losses.total
         problem = Problem(lambda meta, batch: self.start, lambda batch, lengths: windows, outer)
-        loop = InnerLoop(problem, self.method.inner(self.rate()), lengths)
+        loop = InnerLoop(problem, inner_of(self.config, self.rate()), lengths)
         estimator = unrolled(loop, partial(curvature, windows[0])) if exactly else first_order(loop)
         with session():  # its losses are our own
             return estimator(meta, self.batch)
@@ -208,8 +188,8 @@ class Lookahead(NamedTuple):
         return Window(Guarded(loss), self.batch, steps)  # dropout has one mask, however often the sweep returns
 
     def rate(self) -> Rate:
-        """The rate of the real step, times `transfer_lr` in the first T steps from here"""
-        factor, end = self.method.transfer_lr, self.start.step + self.method.steps
+        """The rate of the real step, times `transfer_rate` in the first T steps from here"""
+        factor, end = guided_by(self.config).transfer_rate, self.start.step + self.config.steps
         if factor == 1:
             return self.lr
         return lambda meta, step: self.lr * (1 + (factor - 1) * (step < end).to(end))
@@ -218,7 +198,7 @@ class Lookahead(NamedTuple):
         """‖∇L_tfr(φ₁) − ∇L_tfr(φ₀)‖ / ‖∇L_tfr(φ₁)‖ over one step"""
         window = self.window(self.losses.transfer, 1)
         before = task_gradient(window, self.start.params, meta)
-        moved = self.method.inner(self.rate()).advance(self.start, before, meta, 1)
+        moved = inner_of(self.config, self.rate()).advance(self.start, before, meta, 1)
         after = task_gradient(window, moved.params, meta)
         return relative_change(before, after)
 
@@ -245,7 +225,7 @@ Iterate = Callable[[TransferState, Batch, Tensor | float], tuple[TransferState, 
 
 
 def iteration(
-    method: Method,
+    config: Transfer,
     target: Tapped,
     guidance: Guidance | None = None,
     *,
@@ -254,29 +234,33 @@ def iteration(
 ) -> Iterate:
     """Algorithm 1 for these modules: (state, batch, lr) -> (state after it, metrics).
 
+    config: Its method, steps and optimizers. Baseline: window 1. Multi-step: window n. With steps = 0 or
+        learned = False, θ stays where it started. Without guidance, the target is trained alone.
     recompute_source: run the source in every evaluation of L_tfr, to measure what caching its features saves.
     measure_difference: also give ‖∇L_tfr(φ₁) − ∇L_tfr(φ₀)‖ / ‖∇L_tfr(φ₁)‖ over one virtual step (two more gradients).
 
     Metrics: loss = cross_entropy + β · transfer, and correct (a count), all of the real step. For each pair: where, the
     mean λ, and what, the mean of C · max_c w_c (1: all channels alike, C: one of them alone). outer where θ is learned.
     """
-    if (method.kind == "transfer") != (guidance is not None):
-        raise MetastepError(f"kind = {method.kind!r}: transfer needs a source and its guidance, scratch takes none.")
+    if isinstance(config.method, WhatAndWhere) != (guidance is not None):
+        name = config.method_name
+        raise MetastepError(f"method = {name}: transfer needs a source and its guidance, the others take none.")
+    beta = guided_by(config).beta if guidance else 0.0
     target.module.train()
     if guidance:
         guidance.source.module.eval()
 
     @torch.no_grad()
     def iterate(state: TransferState, batch: Batch, lr: Tensor | float) -> tuple[TransferState, Metrics]:
-        losses = Losses(method.beta, target, guidance, looks(guidance, batch[0], recompute_source), state.buffers)
-        reached, buffers, metrics = real_step(losses, method, state, batch, lr)
-        if not method.learns:
+        losses = Losses(beta, target, guidance, looks(guidance, batch[0], recompute_source), state.buffers)
+        reached, buffers, metrics = real_step(losses, config, state, batch, lr)
+        if not config.learns_weights:
             return TransferState(reached, buffers, state.meta), metrics
-        look = Lookahead(method, losses._replace(buffers=buffers), reached, batch, lr)
+        look = Lookahead(config, losses._replace(buffers=buffers), reached, batch, lr)
         if measure_difference:
             metrics["gradient_difference"] = look.gradient_difference(state.meta.params)
         estimate = look.estimate(state.meta.params)
-        meta = method.meta_optimizer.advance(state.meta, estimate.grad, (), 1)
+        meta = outer_of(config).advance(state.meta, estimate.grad, (), 1)
         return TransferState(reached, buffers, meta), {**metrics, "outer": estimate.loss}
 
     return iterate
@@ -294,7 +278,7 @@ def looks(guidance: Guidance | None, x: Tensor, recompute: bool) -> Callable[[],
 
 
 def real_step(
-    losses: Losses, method: Method, state: TransferState, batch: Batch, lr: Tensor | float
+    losses: Losses, config: Transfer, state: TransferState, batch: Batch, lr: Tensor | float
 ) -> tuple[State, Tree, Metrics]:
     """One step on L_acc + β L_tfr, the only one that moves φ and the running statistics; θ is a constant to it."""
     x, y = batch
@@ -312,7 +296,7 @@ def real_step(
 
     count_gradient()
     gradient, (loss, (buffers, metrics)) = grad_and_value(total, has_aux=True)(state.target.params)
-    reached = method.inner(lr).advance(state.target, gradient, (), 1)
+    reached = inner_of(config, lr).advance(state.target, gradient, (), 1)
     return reached, buffers, {"loss": loss, **metrics}
 
 

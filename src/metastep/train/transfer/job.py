@@ -23,18 +23,8 @@ from metastep.train.io import require_no_link
 from metastep.train.loop import Plan, Row
 from metastep.train.remembered import moved_to, trusted
 from metastep.train.run import Run
-from metastep.train.transfer.building import (
-    SOURCE,
-    Parts,
-    export,
-    find_weights,
-    is_exported,
-    prepare,
-    read_data,
-    remembered,
-    require_alike,
-    source_run,
-)
+from metastep.train.transfer import building
+from metastep.train.transfer.building import Parts, prepare
 from metastep.train.transfer.evaluate import judge
 from metastep.train.transfer.iteration import from_tree, to_tree
 
@@ -55,10 +45,10 @@ def plan(
     if ranks.count > 1:
         raise MetastepError(f"a transfer run is made by one process, and there are {ranks.count}. Start it without.")
     runs = config if nets is None else trusted(config, nets)
-    pictures = read_data(runs, root, progress)
+    pictures = building.read_data(runs, root, progress)
     if nets is None:
-        runs = config = remembered(config, root)
-    source = _source_plan(runs, pictures, folder / SOURCE, root, ranks, progress)
+        runs = config = building.remembered(config, root)
+    source = _source_plan(runs, pictures, folder / building.SOURCE, root, ranks, progress)
     if source is None:
         ready = TransferJob(runs, prepare(runs, pictures, _weights(runs, folder, root)))
         return Plan(folder, config, lambda: ready, nets is None)
@@ -77,14 +67,14 @@ def _source_plan(
     if not config.trains_source:
         return None
     require_no_link(place)
-    first = source_run(config)
+    first = building.source_run(config)
     if not Run.is_there(place):
-        require_alike(config, read_data(first, root, progress, "source.dataset"), pictures)
+        building.require_alike(config, building.read_data(first, root, progress, "source.dataset"), pictures)
         return plan(first, place, root, ranks, progress)
     own = Run.open(place).config(Transfer)
     if first.data.name != own.data.name:
-        own = replace(own, data=moved_to(own.data, root, first.data.name))
-    elif is_exported(place):
+        own = replace(own, data=moved_to(own.data, root, name=first.data.name))
+    elif building.is_exported(place):
         return None
     return plan(own, place, root, ranks, progress, {"net.name": config.source.net})
 
@@ -94,7 +84,7 @@ def _weights(config: Transfer, folder: Path, root: Path | None) -> Path | None:
     if not config.needs_source:
         return None
     given = config.source.weights
-    return find_weights(given, root) if given else find_weights(str(folder / SOURCE), None)
+    return building.find_weights(given, root) if given else building.find_weights(str(folder / building.SOURCE), None)
 
 
 class TransferJob:
@@ -192,7 +182,7 @@ class TransferJob:
         """Export what was trained, for other programs and for other runs to learn from."""
         state = run.load("best")["state"]
         tensors = {**self.parts.net.state_dict(), **state["buffers"], **state["target"]["params"]["target"]}
-        export(run.folder, tensors, len(self.parts.train.data.names))
+        building.export(run.folder, tensors, len(self.parts.train.data.names))
 
 
 OTHER_METRICS = {"cross_entropy": "cross_entropy", "transfer": "transfer_loss", "outer": "outer_loss"}

@@ -100,24 +100,16 @@ def named(pair: Pair) -> str:
     return f"{pair[0]}-{pair[1]}"
 
 
-def all_to_all(sources: int, targets: int) -> list[Pair]:
-    return [(m, n) for m in range(sources) for n in range(targets)]
-
-
-def one_to_one(sources: int, targets: int) -> list[Pair]:
-    if sources != targets:
+def pairs_named(text: str, sources: int, targets: int) -> list[Pair]:
+    if text == "all-to-all":
+        return [(m, n) for m in range(sources) for n in range(targets)]
+    if text == "one-to-one" and sources != targets:
         raise MetastepError(
             f"one-to-one pairs need as many features of the source ({sources}) as of the target ({targets}). "
             'Choose all-to-all, or give a list such as "0-0,1-2", the source first.'
         )
-    return [(i, i) for i in range(sources)]
-
-
-def pairs_named(text: str, sources: int, targets: int) -> list[Pair]:
-    if text == "all-to-all":
-        return all_to_all(sources, targets)
     if text == "one-to-one":
-        return one_to_one(sources, targets)
+        return [(i, i) for i in range(sources)]
     pairs = [_pair(part.strip(), sources, targets, text) for part in text.split(",")]
     if twice := [named(pair) for pair in pairs if pairs.count(pair) > 1]:
         raise MetastepError(f'pairs = "{text}": {twice[0]} occurs more than once. Leave the repetition out.')
