@@ -370,6 +370,7 @@ BAD: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a method by name": (
         lambda: gradient_of(P, 2, "multi_step"), ["method = 'multi_step'", "ms.MultiStep(window=…)"]
     ),
+    "a builtin class for a curvature": (lambda: ms.MAML(curvature=int), ["curvature = int is the class"]),
     "a class for a method": (lambda: gradient_of(P, 2, ms.MAML), ["MAML is the class", "ms.MAML()"]),
     "a method that is applied already": (
         lambda: gradient_of(P, 2, gradient_of(P)), ["method = MetaGradient(", "must be a method"]

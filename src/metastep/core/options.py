@@ -130,7 +130,8 @@ def call_of(thing: Callable[..., Any]) -> str:
     """
     name = getattr(thing, "__name__", repr(thing))
     where = next((place for place, listed in _public() if listed.get(name) is thing), "")
-    needed = [f"{option.name}=…" for option in options_of(thing).values() if option.default is REQUIRED]
+    ours = options_of(thing).values() if where else ()  # a builtin has no signature to read
+    needed = [f"{option.name}=…" for option in ours if option.default is REQUIRED]
     return f"{where}{name}({', '.join(needed)})" if isinstance(thing, type) else f"{where}{name}"
 
 
