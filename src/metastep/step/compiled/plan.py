@@ -20,6 +20,7 @@ from metastep.step.compiled.products import choose_products
 from metastep.step.compiled.tracing import Functions
 from metastep.step.compiled.window import WindowKind, compiled_window
 
+LONG = 16  # windows: in fewer, an operation for all of them costs more than computing it in each
 KINDS = 4  # of windows: one whose batch holds numbers, or whose optimizer looks at the step, would be each its own
 Tensors = list[Tensor]
 
@@ -128,11 +129,22 @@ class Plan:
                 self._require_draws(pair.traced)
                 given = [*state, *made.theta, self._counts[k], *table, *batch, *made.task]
                 place, swept = len(state) + len(made.theta), self._cut < len(batches)
-                kind = compiled_window(k, before, pair, given, place, self._build, swept)
+                same = self._same(len(state), len(table), len(batch))
+                kind = compiled_window(k, before, pair, given, place, same, self._build, swept)
                 known.append(kind)
             kinds.append(kind)
             memory, state = kind.memory, kind.after
         return kinds
+
+    def _same(self, states: int, tables: int, batch: int) -> list[int]:
+        """The places of a window's inputs that are the same in all windows of a call, if it is a long one"""
+        made = self._made
+        if len(made.batches) < LONG:
+            return []
+        is_one = len({batch.places for batch in made.batches}) == 1
+        kinds = [(states, False), (len(made.theta), True), (1, False), (tables, True), (batch, is_one)]
+        same = [is_same for number, is_same in [*kinds, (len(made.task), True)] for _ in range(number)]
+        return [i for i, is_same in enumerate(same) if is_same]
 
     def _alike(self, i: int, k: int, batches: list[Tensors]) -> bool:
         a, b = self._made.batches[i], self._made.batches[k]
@@ -198,10 +210,13 @@ class Plan:
     def _forward(self, theta: Tensors, task: Tensors, tables: Tensors) -> tuple[list[Passage], Tensors]:
         """Run the windows. Keep what the way back needs of those that are swept."""
         (state, batches), passages = self._begin(theta, task), []
+        once: dict[int, Sequence[Tensor]] = {}
         for k, kind in enumerate(self._kinds):
             params = state[: self._made.number]
             given = [*state, *theta, self._counts[k], *tables, *batches[k], *task]
-            state, saved = kind.forward(given, self._ahead[k])
+            if kind.first not in once:
+                once[kind.first] = kind.once(given)
+            state, saved = kind.forward(given, [*self._ahead[k], *once[kind.first]])
             if k >= self._cut:
                 passages.append(Passage(kind, saved, params))
         return passages, state
