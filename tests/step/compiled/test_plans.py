@@ -91,6 +91,18 @@ def test_what_the_windows_of_a_long_loop_share_is_computed_once(problem: str, in
     assert nodes[1] < nodes[0]
 
 
+def test_a_long_loop_shares_one_of_several_results() -> None:
+    def loss(w: Tensor, meta: Tensor, batch: Tensor) -> Tensor:
+        values, places = (batch * meta.exp()).sort(0)
+        return ((values[1:] - w) ** 2).mean() + 0.1 * (w * places[0]).sum()
+
+    problem = ms.Problem(lambda meta, task: meta, ms.every_window(loss), lambda w, meta, task: (w - task.query).norm())
+    tasks = ms.Task(torch.randn(2, 6, 4).double(), torch.randn(2, 4).double())
+    gradient, meta = compiling(problem, ms.MAML(), ms.SGD(0.1), steps=LONG), torch.ones(4, dtype=torch.float64)
+    assert relative_error(gradient(meta, tasks).grad, by_autograd(gradient, meta, tasks).grad) < 1e-12
+    assert gradient.path == "compiled, 2 tasks at a time", gradient.path
+
+
 def test_long_loops_in_batches_share_no_batch() -> None:
     given, meta, tasks = case("regression")
     gradient = compiling(given, ms.MAML(), ms.SGD(0.01, momentum=0.9), steps=LONG, batch=3)

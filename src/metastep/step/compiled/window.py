@@ -1,6 +1,7 @@
 """A window and its pullback as two compiled functions, which serve all windows that differ in values alone."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -138,7 +139,7 @@ def _is_cheap(node: Node) -> bool:
     """Whether a window computes it as fast as it would read it: a view, a mask, or more numbers than it is made of"""
     value, target = node.meta["val"], node.target
     sizes = [arg.meta["val"].numel() for arg in node.all_input_nodes if isinstance(arg.meta["val"], Tensor)]
-    return target in AGAIN or getattr(target, "is_view", False) or value.numel() > max(sizes)
+    return target in AGAIN or getattr(target, "is_view", False) or value.numel() > max(sizes, default=inf)
 
 
 def _drop_zeros(found: Traced, outputs: int) -> list[int]:
