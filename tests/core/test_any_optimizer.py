@@ -103,6 +103,43 @@ def test_equals_the_original(name: str) -> None:
     assert traces(inner) <= 3
 
 
+class DecaysMatrices(optim.Optimizer):
+    """SGD as a third party may write it: linear, and not alike for all shapes."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.ndim > 1:
+                    p.data.mul_(0.9)
+                buffer = self.state[p].setdefault("buffer", torch.zeros_like(p))
+                buffer.mul_(0.5).add_(p.grad)
+                p.data.sub_(buffer * group["lr"])
+
+
+LINEAR = {name: TRACED[name] for name in ("sgd maximize", "sgd dampened", "sgd nesterov")} | {
+    "a third party's": (DecaysMatrices, {"lr": 0.1})
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_steps_that_share_a_gradient_are_one(name: str) -> None:
+    kind, options = LINEAR[name]
+    params = parameters()
+    inner: Any = ms.optimizers.from_torch(kind(params.values(), **options), params)
+    at_once = one_by_one = inner.init(values(params))
+    for steps in (3, 2):
+        grads = gradient(at_once.params, steps)
+        at_once = inner.advance(at_once, grads, None, steps)
+        for _ in range(steps):
+            one_by_one = inner.advance(one_by_one, grads, None, 1)
+        assert relative_error((at_once.params, at_once.memory), (one_by_one.params, one_by_one.memory)) < 1e-12
+    follow(inner, kind(params.values(), **options), params)
+    assert any(rows is not None for rows in inner._known_rows.values())
+
+
 @pytest.mark.parametrize("name", [*TRACED, *OURS])
 def test_goes_on_from_the_state_that_it_has(name: str) -> None:
     kind, options = (TRACED | OURS)[name]

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import SequenceKey
 
 from metastep.core.derivatives import is_recorded
-from metastep.core.entrywise import State
+from metastep.core.entrywise import State, combination
 from metastep.core.options import Bound, require_number
 from metastep.core.rates import Rate, rate_at, rates_of_leaves
 from metastep.core.recorded_numbers import DecidesError, Ledger
@@ -133,6 +133,7 @@ def _moved_to(copied: Optimizer, optimizer: Optimizer, held: set[int], start: li
 
 MOST = 8  # traces of one kind of call; torch.optim needs 3
 
+Rows = tuple[list[float], dict[str, list[float]]]  # coefficients of a parameter, its memory and its gradient
 Values = tuple[Any, ...]  # the count of steps, and each option that was replaced
 
 
@@ -236,13 +237,13 @@ class TorchOptimizer(Value):
             if grads[member.leaf] is None:
                 memory[member.leaf] = with_missed(memory[member.leaf], leaves[member.leaf], steps)
         moving = [member for member in members if grads[member.leaf] is not None]
-        for i in range(steps):
-            numbers = Numbers(_seen(state.step + i), self._rates(meta, state.step + i, state.params))
-            ready: dict[Any, Any] = {}
-            for member in moving:
-                j = member.leaf
-                values = numbers.of(member, memory[j].get(MISSED))
-                leaves[j], memory[j] = self._step(member, leaves[j], memory[j], grads[j], values, ready)
+        counts = [state.step + i for i in range(steps)]
+        numbers = [Numbers(_seen(count), self._rates(meta, count, state.params)) for count in counts]
+        ready: dict[Any, Any] = {}
+        for member in moving:
+            j = member.leaf
+            values = [each.of(member, memory[j].get(MISSED)) for each in numbers]
+            leaves[j], memory[j] = self._moved(member, leaves[j], memory[j], grads[j], values, ready)
         return State(tree_unflatten(leaves, spec), memory, state.step + steps)
 
     def of_one_vector(self, params: list[Tensor]) -> "TorchOptimizer | None":
@@ -262,6 +263,42 @@ class TorchOptimizer(Value):
         own = memory_of(member.slots)
         values = (self.begin, *self._rates((), self.begin, [p]))
         return self._trace(member, [p, p, *own.values()], tuple(own), values)
+
+    def _moved(
+        self, member: Member, p: Tensor, memory: Slots, g: Tensor, values: list[Values], ready: dict[Any, Any]
+    ) -> tuple[Tensor, Slots]:
+        """Take a step for each of the values, or all at once if they are linear"""
+        tensors = [p, *memory.values(), g]
+        if all((x.shape, x.dtype) == (p.shape, p.dtype) for x in tensors):
+            own, after = self._rows(member, p, tuple(memory), values) or (None, {})
+            if own:
+                return _mixed(tensors, own), {name: _mixed(tensors, row) for name, row in after.items()}
+        for each in values:
+            p, memory = self._step(member, p, memory, g, each, ready)
+        return p, memory
+
+    def _rows(self, member: Member, p: Tensor, slots: tuple[str, ...], values: list[Values]) -> Rows | None:
+        """The coefficients of (p, memory, g) after steps that are linear in them, or None"""
+        key = member.group, member.constants, slots, (p.shape, p.dtype, p.device), len(values)
+        if key not in self._known_rows:
+            with outside_of_transforms():
+                self._known_rows[key] = self._of_units(member, p, slots, values)
+        return self._known_rows[key]
+
+    def _of_units(self, member: Member, p: Tensor, slots: tuple[str, ...], values: list[Values]) -> Rows | None:
+        """Let unit vectors move: entry i of what they become is the coefficient of tensor i"""
+        own, *others, g = torch.eye(len(slots) + 2, dtype=torch.float64, device=p.device)
+        memory = dict(zip(slots, others, strict=True))
+        for each in values:
+            trace = self._trace(member, [p] * (len(memory) + 2), tuple(memory), each)
+            if not trace.is_linear:
+                return None
+            own, memory = trace([own, g, *memory.values()], trace.ready(each))
+        return own.tolist(), {name: x.tolist() for name, x in memory.items()}
+
+    @cached_property
+    def _known_rows(self) -> dict[Any, Rows | None]:
+        return {}
 
     def _step(
         self, member: Member, p: Tensor, memory: Slots, g: Tensor, values: Values, ready: dict[Any, Any]
@@ -396,3 +433,9 @@ def _bound(name: str) -> Bound:
 def _another(name: str, value: Any) -> Any:
     """Another value of a number, for a second trace"""
     return None if value is None else value + 1 if name.startswith("step") else 1.25 * value + 1e-3
+
+
+def _mixed(tensors: list[Tensor], row: list[float]) -> Tensor:
+    """Return Σ coefficient · tensor, first the tensor that needs no product."""
+    terms = sorted([(x, c) for x, c in zip(tensors, row, strict=True) if c], key=lambda term: term[1] != 1)
+    return combination(terms or [(tensors[0], 0.0)])

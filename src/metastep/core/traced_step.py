@@ -121,6 +121,7 @@ class OwnStep:
 # ---- all parameters of a traced optimizer as one vector, if an entry moves by no other entry
 
 
+LARGE = 2**14  # numbers: to join and part as many takes longer than the few operations of a linear step
 VECTOR: Any = (SequenceKey(0),)  # its path in [vector]
 
 
@@ -144,7 +145,9 @@ def of_one_vector(optimizer: "TorchOptimizer", params: list[Tensor]) -> "TorchOp
     groups = (Group(optimizer.groups[0].options, (VECTOR,)),)
     joined = replace(optimizer, groups=groups, slots={VECTOR: slots} if slots else {}, shapes={VECTOR: vector.shape})
     try:
-        return joined if joined.trace_of(vector).is_entrywise else None
+        trace = joined.trace_of(vector)
+        is_slower = trace.is_linear and vector.numel() > LARGE
+        return joined if trace.is_entrywise and not is_slower else None
     except MetastepError:  # one that needs matrices
         return None
 
@@ -185,6 +188,8 @@ class Trace(NamedTuple):
     """Whether the step calculates in half precision."""
     is_entrywise: bool
     """Whether an entry of a parameter moves by no other entry."""
+    is_linear: bool
+    """Whether the step is linear in the parameter, its memory and its gradient, by numbers that never change."""
 
     def holds(self, values: Sequence[Any]) -> bool:
         return tuple(map(bool, self.ask(*values))) == self.answers
@@ -250,7 +255,8 @@ def _trace(module: fx.GraphModule, ledger: Ledger, given: int, spec: Any) -> Tra
     answers = tuple(ledger.answers.values())
     entrywise = all(_is_entrywise(node.target) for node in module.graph.nodes if node.op == "call_function")
     entrywise &= all(x.dim() == 0 for x in constants)
-    return Trace(ask, answers, numbers, inputs, module.forward, spec, text, bool(halves - starts), entrywise)
+    linear = not inputs and not answers and _is_linear(module, given)
+    return Trace(ask, answers, numbers, inputs, module.forward, spec, text, bool(halves - starts), entrywise, linear)
 
 
 def require_inputs(first: Trace, second: Trace) -> None:
@@ -299,6 +305,25 @@ _MADE = {  # of one number for all entries
 
 def _is_entrywise(target: Any) -> bool:
     return target in _MADE or target in _FASTER.values() or torch.Tag.pointwise in getattr(target, "tags", ())
+
+
+def _is_linear(module: fx.GraphModule, given: int) -> bool:
+    """Whether the first `given` inputs are scaled and added, and nothing else"""
+    made = set([node for node in module.graph.nodes if node.op == "placeholder"][:given])
+    for node in module.graph.nodes:
+        if node.op != "output" and any(arg in made for arg in node.all_input_nodes):
+            if not _scales_or_adds(node.target, [arg in made for arg in node.args]):
+                return False
+            made.add(node)
+    return all(x in made for x in module.graph.output_node().all_input_nodes)
+
+
+def _scales_or_adds(target: Any, are_made: list[bool]) -> bool:
+    """Whether an operation on values that are made of the inputs, or not, is linear in them"""
+    return {
+        torch.add: are_made == [True, True], torch.sub: are_made == [True, True], torch.neg: True,
+        torch.mul: sum(are_made) == 1, torch.div: are_made == [True, False],
+    }.get(target, False)  # fmt: skip
 
 
 def cleaned(module: fx.GraphModule) -> fx.GraphModule:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import metastep as ms
 from metastep.core.trees import map_tree
+from metastep.step.compiled.plan import LONG
 from tests.core.helpers import DYNAMICS, by_autograd, case, relative_error
 
 pytestmark = [
@@ -48,8 +49,9 @@ def test_rates_of_each_step_are_compiled() -> None:
     assert relative_error(found.grad, by_autograd(gradient, meta, tasks).grad) < 1e-9
 
 
-def test_products_by_another_library_are_compiled() -> None:
-    """In float32, large products are oneDNN's, and narrow ones are turned."""
+@pytest.mark.parametrize("steps", [3, LONG])
+def test_products_by_another_library_are_compiled(steps: int) -> None:
+    """In float32, large products are oneDNN's, and narrow ones are turned. Long loops copy what all windows read."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 5))
 
@@ -63,7 +65,7 @@ def test_products_by_another_library_are_compiled() -> None:
         lambda params, meta, task: F.cross_entropy(ms.apply(net, params, task.query[0]), task.query[1]),
     )
     batches = [(torch.randn(1, 200, 300), torch.randint(5, (1, 200))) for _ in range(2)]
-    gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.1, momentum=0.9), steps=3, compile=True)
+    gradient = ms.MetaGradient(problem, ms.MAML(), ms.SGD(0.01, momentum=0.9), steps=steps, compile=True)
     meta, tasks = torch.randn(200), ms.Task(*batches)
     found = gradient(meta, tasks)
     assert gradient.path == "compiled, one task after the other"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import metastep as ms
 from metastep.core.counting import counting
 from metastep.core.trees import map_tree
+from metastep.step.compiled.plan import LONG
 from tests.core.helpers import DYNAMICS, Swept, by_autograd, case, method, relative_error
 from tests.step.compiled.helpers import compiling
 
@@ -75,6 +76,40 @@ def test_windows_that_differ_in_values_alone_are_one_kind() -> None:
     assert [kind.first for kind in plan._kinds] == [0, 1, 0, 1]
 
 
+@pytest.mark.parametrize(("problem", "inner"), [("example_weights", "momentum"), ("meta_network", "scheduled")])
+def test_what_the_windows_of_a_long_loop_share_is_computed_once(problem: str, inner: str) -> None:
+    given, meta, tasks = case(problem)
+    nodes = []
+    for steps in (LONG - 1, LONG):
+        gradient = compiling(given, ms.MAML(), DYNAMICS[inner], steps=steps)
+        expected = by_autograd(gradient, meta, tasks)
+        assert relative_error(gradient(meta, tasks).grad, expected.grad) < 1e-9
+        moved = map_tree(lambda x: 0.9 * x, meta)  # another call reads other values
+        assert relative_error(gradient(moved, tasks).grad, by_autograd(gradient, moved, tasks).grad) < 1e-9
+        (plan,) = gradient.compiled._plans.values()
+        nodes.append(plan.nodes)
+    assert nodes[1] < nodes[0]
+
+
+def test_a_long_loop_shares_one_of_several_results() -> None:
+    def loss(w: Tensor, meta: Tensor, batch: Tensor) -> Tensor:
+        values, places = (batch * meta.exp()).sort(0)
+        return ((values[1:] - w) ** 2).mean() + 0.1 * (w * places[0]).sum()
+
+    problem = ms.Problem(lambda meta, task: meta, ms.every_window(loss), lambda w, meta, task: (w - task.query).norm())
+    tasks = ms.Task(torch.randn(2, 6, 4).double(), torch.randn(2, 4).double())
+    gradient, meta = compiling(problem, ms.MAML(), ms.SGD(0.1), steps=LONG), torch.ones(4, dtype=torch.float64)
+    assert relative_error(gradient(meta, tasks).grad, by_autograd(gradient, meta, tasks).grad) < 1e-12
+    assert gradient.path == "compiled, 2 tasks at a time", gradient.path
+
+
+def test_long_loops_in_batches_share_no_batch() -> None:
+    given, meta, tasks = case("regression")
+    gradient = compiling(given, ms.MAML(), ms.SGD(0.01, momentum=0.9), steps=LONG, batch=3)
+    assert relative_error(gradient(meta, tasks).grad, by_autograd(gradient, meta, tasks).grad) < 1e-9
+    assert gradient.path.startswith("compiled"), gradient.path
+
+
 def test_a_loss_may_know_its_task() -> None:
     def windows(task: Any, lengths: Any) -> list[ms.Window]:
         x, y = task.support
@@ -88,7 +123,8 @@ def test_a_loss_may_know_its_task() -> None:
     assert gradient.path == "compiled, 3 tasks at a time"
 
 
-def test_tensors_that_a_loss_holds_are_read_at_every_call() -> None:
+@pytest.mark.parametrize("steps", [3, LONG])
+def test_tensors_that_a_loss_holds_are_read_at_every_call(steps: int) -> None:
     held = torch.ones(4, dtype=torch.float64)
 
     def loss(w: Tensor, meta: Tensor, batch: Any) -> Tensor:

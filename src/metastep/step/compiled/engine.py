@@ -51,6 +51,27 @@ class TooManyPlansError(Exception):
     """Says that calls are of too many kinds to compile each."""
 
 
+class Given(NamedTuple):
+    """Hold θ and the tasks of a call as flat lists, and how they are nested."""
+
+    theta: Tensors
+    nesting: Any
+    leaves: list[Any]
+    spec: Any
+
+    @staticmethod
+    def of(meta: Tree, tasks: Any) -> "Given":
+        return Given(*tree_flatten(meta), *tree_flatten(tasks))
+
+    @property
+    def meta(self) -> Tree:
+        return tree_unflatten(self.theta, self.nesting)
+
+    @property
+    def tasks(self) -> Any:
+        return tree_unflatten(self.leaves, self.spec)
+
+
 class Cost(NamedTuple):
     """Say what compiling cost, and what it saves.
 
@@ -122,14 +143,15 @@ class Compiled:
             tasks: Stacked tasks.
             eager: Computes the estimate of these tasks without compiling, for any θ of this kind.
         """
-        self.reason = self._ended or self._unsuited(meta, tasks)
+        given = Given.of(meta, tasks)
+        self.reason = self._ended or self._unsuited(given)
         if self.reason is not None:
             return eager(meta)
         if is_captured():  # nobody can compile, compare or catch an error here
-            return self._run(meta, tasks)
+            return self._run(given)
         before, began = generators(), time.perf_counter()
         try:
-            found = self._found(meta, tasks)
+            found = self._found(given)
         except Exception as error:  # tracers and compilers raise anything
             return self._instead(error, before, meta, eager)
         self._calls += 1
@@ -174,10 +196,10 @@ class Compiled:
 
     # ---- run
 
-    def _unsuited(self, meta: Tree, tasks: Any) -> str | None:
+    def _unsuited(self, given: Given) -> str | None:
         """Why this call is not for a plan"""
-        device = tree_leaves(meta)[0].device
-        if any(isinstance(x, Tensor) and x.device != device for x in tree_leaves((meta, tasks))):
+        device = given.theta[0].device
+        if any(isinstance(x, Tensor) and x.device != device for x in (*given.theta, *given.leaves)):
             return "tensors are on several devices"
         if torch.is_autocast_enabled(device.type):
             return "autocast is on"
@@ -185,33 +207,32 @@ class Compiled:
             return "the call is itself transformed, traced or in inference mode"
         return unavailable(device.type) if self._build is built else None
 
-    def _found(self, meta: Tree, tasks: Any) -> Estimate:
+    def _found(self, given: Given) -> Estimate:
         try:
-            return self._run(meta, tasks)
+            return self._run(given)
         except DrawsError:
             self._draws = True
-            return self._run(meta, tasks)
+            return self._run(given)
 
-    def _run(self, meta: Tree, tasks: Any) -> Estimate:
-        (theta, nesting), (leaves, spec) = tree_flatten(meta), tree_flatten(tasks)
-        theta, leaves = [x.detach() for x in theta], [x.detach() for x in leaves]
+    def _run(self, given: Given) -> Estimate:
+        theta, leaves = [x.detach() for x in given.theta], [x.detach() for x in given.leaves]
         if theta[0].device.type != "cpu":  # a copy that a CUDA graph reads has the same strides then
             theta, leaves = [x.contiguous() for x in theta], [x.contiguous() for x in leaves]
         number, frozen, parts = leaves[0].shape[0], (self._frozen(), self._frozen.surroundings()), []
-        size = self._size(theta, leaves, number, lambda: self._at_once(meta, tasks))
+        size = self._size(theta, leaves, number, lambda: self._at_once(given.meta, given.tasks))
         with torch.no_grad():
             for i in range(0, number, size):
                 part = [x[i] for x in leaves] if size == 1 else [x[i : i + size] for x in leaves]
-                key = (nesting, spec, size == 1, _layouts(theta), _layouts(part), frozen)
+                key = (given.nesting, given.spec, size == 1, _layouts(theta), _layouts(part), frozen)
                 plan = self._plans.get(key)
                 if plan is None:
-                    task_count(tasks)  # looks whether they are tasks
-                    plan = self._plans[key] = self._made(meta, tree_unflatten(part, spec), size > 1)
+                    task_count(given.tasks)  # looks whether they are tasks
+                    plan = self._plans[key] = self._made(given.meta, tree_unflatten(part, given.spec), size > 1)
                 if is_captured():
                     self._captured.append(plan)
                 parts.append(plan(theta, part))
             self._how = ", ".join(["compiled", _tasks(size), *([plan.path] if isinstance(plan, Replayed) else [])])
-            return _mean(parts, number, nesting)
+            return _mean(parts, number, given.nesting)
 
     def _size(self, theta: Tensors, leaves: Tensors, number: int, at_once: Callable[[], int]) -> int:
         """Small tasks all at once, large ones one by one; if they draw random numbers, as eager execution does"""
@@ -317,16 +338,18 @@ def _told(error: Exception) -> str:
 
 def _mean(parts: list[Found], number: int, nesting: Any) -> Estimate:
     """The estimate of all tasks; the gradients of a plan are sums"""
-    grads, losses = parts[0].grads, torch.cat([part.losses.reshape(-1) for part in parts])
+    grads = parts[0].grads
     for part in parts[1:]:
         grads = list(torch._foreach_add(grads, part.grads))
-    each = [part.metrics if part.losses.dim() else {n: x[None] for n, x in part.metrics.items()} for part in parts]
-    metrics = map_tree(lambda *given: torch.cat(given), *each)
     grads = list(torch._foreach_div(grads, number))
-    grown = (
-        None
-        if parts[0].growth is None
-        else torch.cat([part.growth.reshape(-1) for part in parts if part.growth is not None])
-    )
+    losses = _joined([part.losses for part in parts])
+    each = [part.metrics if part.losses.dim() else {n: x[None] for n, x in part.metrics.items()} for part in parts]
+    metrics = each[0] if len(each) == 1 else map_tree(lambda *given: torch.cat(given), *each)
+    grown = None if parts[0].growth is None else _joined([part.growth for part in parts if part.growth is not None])
     every = {"loss": losses, **require_other_names(metrics)}
     return Estimate(losses.mean(), tree_unflatten(grads, nesting), every, None, grown)
+
+
+def _joined(parts: Tensors) -> Tensor:
+    """What each task has, of tasks that ran at a time or alone"""
+    return parts[0] if len(parts) == 1 and parts[0].dim() else torch.cat([part.reshape(-1) for part in parts])

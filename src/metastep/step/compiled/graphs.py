@@ -1,6 +1,6 @@
 """Operations on traced graphs: what they hold and draw becomes inputs, what is known ahead is taken out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,9 @@ _BY_SHAPE = [
     "rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "uniform", "normal_functional",
     "random", "exponential", "geometric", "cauchy", "log_normal",
 ]  # fmt: skip
+
+
+Values = Callable[..., Sequence[Tensor]]
 
 
 class UntraceableError(Exception):
@@ -132,32 +135,61 @@ def is_tangent(name: str) -> bool:
     return "tangents" in name
 
 
-def hoist(found: Traced, place: int) -> tuple[Any, Traced]:
-    """Take out of a graph what depends on its input at `place` alone, which is known before any call.
+def made_of(graph: GraphModule, given: Collection[Node]) -> set[Node]:
+    """Return the nodes that depend on these inputs and on no others, and constants among them."""
+    found = set(given)
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and all(arg in found for arg in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def hoist(found: Traced, given: Sequence[Node], name: str, is_cheap: Callable[[Node], bool]) -> Values:
+    """Take out of a graph what depends on some of its inputs alone.
+
+    Args:
+        found: The graph. Values that were taken out become its last inputs.
+        given: The inputs.
+        name: How the new inputs are called.
+        is_cheap: Whether a node stays, since computing it costs no more than reading it.
 
     Returns:
-        A function of that input that gives the values, and the graph with these values as its last inputs.
+        A function of `given` that returns the values.
     """
-    graph, inputs = found.graph, placeholders(found.graph)
-    ahead = [inputs[place]]
-    for node in graph.graph.nodes:
-        if node.op == "call_function" and node.all_input_nodes and all(n in ahead for n in node.all_input_nodes):
-            ahead.append(node)
-    known = set(ahead)
-    edge = [node for node in ahead[1:] if any(user not in known for user in node.users)]
-    if not edge:
-        return (lambda step: []), found
-    own = Graph()
-    copies: dict[Any, Any] = {}
-    for node in ahead:
-        copies[node] = own.node_copy(node, lambda n: copies[n])
-    own.output([copies[node] for node in edge])
-    first = GraphModule(graph, own)
-    for i, node in enumerate(edge):
-        with graph.graph.inserting_after(placeholders(graph)[-1]):
-            new = graph.graph.placeholder(f"primals_ahead_{i}")
-        new.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(new)
+    graph, known, constant = found.graph, made_of(found.graph, given), made_of(found.graph, [])
+    edge = _edge(graph, known, lambda node: node in constant or is_cheap(node))
+    own, inputs = Graph(), dict[Node, Node]()
+    copies = _copied(own, given, [node for node in graph.graph.nodes if node in known and node not in given])
+    for node in edge:
+        new = copies[node]
+        if new not in inputs:
+            inputs[new] = _new_input(graph, f"primals_{name}_{len(inputs)}", node.meta["val"])
+        node.replace_all_uses_with(inputs[new])
+    own.output(list(inputs))
+    own.eliminate_dead_code()
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return first, found
+    return GraphModule(graph, own).forward
+
+
+def _copied(own: Graph, given: Sequence[Node], nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Copy inputs and nodes into another graph. Nodes that compute the same become one."""
+    copies = {node: own.node_copy(node) for node in given}
+    made: dict[str, Node] = {}
+    for node in nodes:
+        new = own.node_copy(node, lambda n: copies[n])
+        copies[node] = made.setdefault(str((new.target, new.args, new.kwargs)), new)
+        if copies[node] is not new:
+            own.erase_node(new)
+    return copies
+
+
+def _edge(graph: GraphModule, known: set[Node], stays: Callable[[Node], bool]) -> list[Node]:
+    """The known nodes that the rest of the graph reads, or those that they are made of where they stay in it"""
+    staying: set[Node] = set()
+    edge: list[Node] = []
+    for node in reversed(graph.graph.nodes):
+        is_read = any(user not in known or user in staying for user in node.users)
+        if node in known and node.op == "call_function" and is_read:
+            staying.add(node) if stays(node) else edge.append(node)
+    return edge[::-1]

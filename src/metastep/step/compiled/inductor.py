@@ -122,7 +122,7 @@ def _decompositions() -> dict[Any, Any]:
 
 _COMPARISONS = [getattr(aten, name) for name in ("le", "lt", "ge", "gt", "eq", "ne")]
 # A mask is stored element by element, which costs ten times what comparing again does.
-_AGAIN = {
+AGAIN = {
     *(c.Scalar for c in _COMPARISONS),
     *(c.Tensor for c in _COMPARISONS),
     aten.permute.default,
@@ -143,7 +143,7 @@ def cut(graph: GraphModule, outputs: int) -> tuple[GraphModule, GraphModule]:
     for node in graph.graph.nodes:
         for tag in ("partitioner_tag", "autograd_backward"):  # the gradient of a window is forward here
             node.meta.pop(tag, None)
-        if node.target in _AGAIN:
+        if node.target in AGAIN:
             node.meta.update(recompute=CheckpointPolicy.MUST_RECOMPUTE, ac_graph_id=0)
     with _quiet():
         return min_cut_rematerialization_partition(graph, None, num_fwd_outputs=outputs)

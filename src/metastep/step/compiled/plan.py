@@ -14,12 +14,13 @@ from metastep.core.rates import rate_at
 from metastep.core.trees import Tree, map_tree, norm_of, ratio, tree_unflatten
 from metastep.step.capture import Captured, Record
 from metastep.step.compiled.frozen import alike
-from metastep.step.compiled.graphs import Traced, UntraceableError
+from metastep.step.compiled.graphs import Traced, UntraceableError, made_of, set_outputs
 from metastep.step.compiled.inductor import Build
 from metastep.step.compiled.products import choose_products
 from metastep.step.compiled.tracing import Functions
 from metastep.step.compiled.window import WindowKind, compiled_window
 
+LONG = 16  # windows: in fewer, an operation for all of them costs more than computing it in each
 KINDS = 4  # of windows: one whose batch holds numbers, or whose optimizer looks at the step, would be each its own
 Tensors = list[Tensor]
 
@@ -88,10 +89,14 @@ class Plan:
         self._cut = 0 if depth is None else max(0, len(windows) - depth)
         taken = [made.first + sum(window.steps for window in windows[:k]) for k in range(len(windows))]
         self._counts = [torch.tensor(float(k), dtype=torch.float64, device=self.device) for k in taken]
+        self._constant: dict[int, Tensor] = {}
         state, batches = self._begin(made.theta, made.task)
+        self._constant = self._without_constants(state)
         self._memory = [torch.zeros_like(x) for x in state[made.number :]]
         self._kinds = self._compiled_windows(state, batches)
         _require_room(sum(kind.saved for kind in self._kinds[self._cut :]), room)
+        end = self._kinds[-1].after if self._kinds else state
+        self._rest = [torch.zeros_like(x) for x in end[made.number :]]  # Λ of the memory after the last window
         self._ahead = [kind.ahead(count) for kind, count in zip(self._kinds, self._counts, strict=True)]
         self._outer = self._compiled_outer(state[: made.number])
         self._pull, self._reached = made.pull_begin(state)
@@ -128,11 +133,22 @@ class Plan:
                 self._require_draws(pair.traced)
                 given = [*state, *made.theta, self._counts[k], *table, *batch, *made.task]
                 place, swept = len(state) + len(made.theta), self._cut < len(batches)
-                kind = compiled_window(k, before, pair, given, place, self._build, swept)
+                same = self._same(len(state), len(table), len(batch))
+                kind = compiled_window(k, before, pair, given, place, same, self._build, swept)
                 known.append(kind)
             kinds.append(kind)
             memory, state = kind.memory, kind.after
         return kinds
+
+    def _same(self, states: int, tables: int, batch: int) -> list[int]:
+        """The places of a window's inputs that are the same in all windows of a call, if it is a long one"""
+        made = self._made
+        if len(made.batches) < LONG:
+            return []
+        is_one = len({batch.places for batch in made.batches}) == 1
+        kinds = [(states, False), (len(made.theta), True), (1, False), (tables, True), (batch, is_one)]
+        same = [is_same for number, is_same in [*kinds, (len(made.task), True)] for _ in range(number)]
+        return [i for i, is_same in enumerate(same) if is_same]
 
     def _alike(self, i: int, k: int, batches: list[Tensors]) -> bool:
         a, b = self._made.batches[i], self._made.batches[k]
@@ -171,7 +187,7 @@ class Plan:
         """Return the estimate of these tasks by rates that `tables` gave. Nothing in it waits for the device."""
         passages, state = self._forward(theta, task, tables)
         losses, by_params, total, metrics = self._judged(state[: self._made.number], theta, task)
-        along = [*by_params, *(torch.zeros_like(x) for x in state[self._made.number :])]
+        along = [*by_params, *self._rest]
         weights = self._weights
         if weights is not None:
             losses, along, total = weights[-1] * losses, _scaled(weights[-1], along), _scaled(weights[-1], total)
@@ -198,10 +214,13 @@ class Plan:
     def _forward(self, theta: Tensors, task: Tensors, tables: Tensors) -> tuple[list[Passage], Tensors]:
         """Run the windows. Keep what the way back needs of those that are swept."""
         (state, batches), passages = self._begin(theta, task), []
+        once: dict[int, Sequence[Tensor]] = {}
         for k, kind in enumerate(self._kinds):
             params = state[: self._made.number]
             given = [*state, *theta, self._counts[k], *tables, *batches[k], *task]
-            state, saved = kind.forward(given, self._ahead[k])
+            if kind.first not in once:
+                once[kind.first] = kind.once(given)
+            state, saved = kind.forward(given, [*self._ahead[k], *once[kind.first]])
             if k >= self._cut:
                 passages.append(Passage(kind, saved, params))
         return passages, state
@@ -210,7 +229,16 @@ class Plan:
         """The state before the first window, and the batches of all windows; no more than views and copies mostly"""
         made = self._made
         results = made.begin.graph.forward(*theta, *task, *made.begin.held)
-        return [x.contiguous() for x in results[: made.states]], [[results[i] for i in b.places] for b in made.batches]
+        state = [self._constant[i] if x is None else x.contiguous() for i, x in enumerate(results[: made.states])]
+        return state, [[results[i] for i in b.places] for b in made.batches]
+
+    def _without_constants(self, state: Tensors) -> dict[int, Tensor]:
+        """Return what the start has of no input, such as zeros, and leave it out of the graph."""
+        graph, constant = self._made.begin.graph, made_of(self._made.begin.graph, [])
+        results: list[Any] = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
+        found = {i: x for i, x in enumerate(state) if results[i] in constant}
+        set_outputs(graph, [None if i in found else x for i, x in enumerate(results)])
+        return found
 
     def _judged(self, params: Tensors, theta: Tensors, task: Tensors) -> Judged:
         losses, *rest = self._outer(params, theta, task)
@@ -223,8 +251,10 @@ class Plan:
             return total
         along = [*along[: self._made.number], *self._memory] if self._cut else along
         found = self._pull.graph.forward(*theta, *task, *along, *self._pull.held)
-        by_place = dict(zip(self._reached, found, strict=True))
-        return [x + by_place[i] if i in by_place else x for i, x in enumerate(total)]
+        total = list(total)
+        for i, x in zip(self._reached, _added([total[i] for i in self._reached], found), strict=True):
+            total[i] = x
+        return total
 
     def tables(self, theta: Tensors) -> Tensors:
         """Return the rates of all steps. Schedules are asked at every call."""

@@ -1,14 +1,25 @@
 """A window and its pullback as two compiled functions, which serve all windows that differ in values alone."""
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from metastep.step.compiled.graphs import Draw, Traced, hoist, is_tangent, placeholders, reached, set_outputs
-from metastep.step.compiled.inductor import Build, Run, cut
+from metastep.step.compiled.graphs import (
+    Draw,
+    Traced,
+    Values,
+    hoist,
+    is_tangent,
+    made_of,
+    placeholders,
+    reached,
+    set_outputs,
+)
+from metastep.step.compiled.inductor import AGAIN, Build, Run, cut
 from metastep.step.compiled.products import choose_products
 from metastep.step.compiled.tracing import Pair
 
@@ -24,6 +35,7 @@ class WindowKind(NamedTuple):
         memory: How the memory after it is nested.
         after: A state after it, whose values do not matter.
         ahead: Computes what depends on the number of steps alone.
+        once: Computes what is the same in all windows of a call, of all inputs that are.
         held: Tensors that the loss holds.
         draws: Random numbers that it draws.
         nodes: Operations in both graphs.
@@ -40,6 +52,7 @@ class WindowKind(NamedTuple):
     memory: Any
     after: Tensors
     ahead: Callable[[Tensor], Sequence[Tensor]]
+    once: Callable[[Tensors], Sequence[Tensor]]
     held: Tensors
     draws: list[Draw]
     nodes: int
@@ -50,9 +63,9 @@ class WindowKind(NamedTuple):
     along: list[int]
     alive: list[int]
 
-    def forward(self, given: Tensors, ahead: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
-        """Return the state after the window, and what is saved for the way back."""
-        given = [*given, *self.held, *[draw() for draw in self.draws], *ahead]
+    def forward(self, given: Tensors, known: Sequence[Tensor]) -> tuple[Tensors, Tensors]:
+        """Return the state after the window, and what is saved for the way back. `known` is what was computed ahead."""
+        given = [*given, *self.held, *[draw() for draw in self.draws], *known]
         results = self.there([given[i] for i in self.inputs])
         return list(results[: len(self.after)]), list(results[len(self.after) :])
 
@@ -70,7 +83,7 @@ class WindowKind(NamedTuple):
 
 
 def compiled_window(
-    k: int, before: tuple[Any, int], pair: Pair, given: Tensors, step: int, build: Build, swept: bool
+    k: int, before: tuple[Any, int], pair: Pair, given: Tensors, step: int, same: list[int], build: Build, swept: bool
 ) -> WindowKind:
     """Compile window k.
 
@@ -80,11 +93,11 @@ def compiled_window(
         pair: The window and its pullback as one graph.
         given: Its inputs.
         step: The place of the number of steps among them.
+        same: The places of those that all windows of a call share.
         build: What makes a function of a graph.
         swept: Whether any window is pulled back.
     """
-    ahead, found = hoist(pair.traced, step)
-    choose_products(found.graph)
+    found, (ahead, once) = pair.traced, _hoisted(pair.traced, step, same)
     names = [str(node.target) for node in placeholders(found.graph)]
     primals, tangents = [name for name in names if not is_tangent(name)], [name for name in names if is_tangent(name)]
     alive = _drop_zeros(found, pair.states)
@@ -92,8 +105,8 @@ def compiled_window(
     inputs = [primals.index(str(node.target)) for node in placeholders(forward)]
     taken = [str(node.target) for node in placeholders(backward)] if backward is not None else []
     along = [tangents.index(name) for name in taken if is_tangent(name)]
-    # `given` is laid out as the graph has it: what was held, drawn and known ahead follows in this order.
-    examples = [*given, *found.held, *(draw() for draw in found.draws), *ahead(given[step])]
+    # `given` is laid out as the graph has it: what was held, drawn, and known ahead or once follows in this order.
+    examples = [*given, *found.held, *(draw() for draw in found.draws), *ahead(given[step]), *once(given)]
     run = build(forward, [examples[i] for i in inputs], pair.states)
     results = list(run([examples[i] for i in inputs]))
     after, saved = results[: pair.states], results[pair.states :]
@@ -101,10 +114,32 @@ def compiled_window(
     if backward is not None:
         pull = build(backward, [*saved, *[torch.zeros_like(after[i]) for i in along]], None)
     nodes = sum(len(graph.graph.nodes) for graph in (forward, backward) if graph is not None)
-    size = _bytes(saved, given[before[1] :])
+    size, (_, held, draws) = _bytes(saved, examples[before[1] :]), found
     return WindowKind(
-        k, before, pair.memory, after, ahead, found.held, found.draws, nodes, size, run, inputs, pull, along, alive
+        k, before, pair.memory, after, ahead, once, held, draws, nodes, size, run, inputs, pull, along, alive
     )  # fmt: skip
+
+
+def _hoisted(found: Traced, step: int, same: list[int]) -> tuple[Values, Values]:
+    """Take out of a window what is known before any call, and what is the same in all windows of a call."""
+    inputs = placeholders(found.graph)
+    held = inputs[len(inputs) - len(found.draws) - len(found.held) : len(inputs) - len(found.draws)] if same else []
+    shared = [*(inputs[i] for i in same), *held]
+    ahead = hoist(found, [inputs[step]], "ahead", lambda node: False)
+    choose_products(found.graph, made_of(found.graph, shared))
+    of_shared = hoist(found, shared, "once", _is_cheap)
+
+    def once(given: Tensors) -> Sequence[Tensor]:
+        return of_shared(*[given[i] for i in same], *(found.held if same else []))
+
+    return ahead, once
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether a window computes it as fast as it would read it: a view, a mask, or more numbers than it is made of"""
+    value, target = node.meta["val"], node.target
+    sizes = [arg.meta["val"].numel() for arg in node.all_input_nodes if isinstance(arg.meta["val"], Tensor)]
+    return target in AGAIN or getattr(target, "is_view", False) or value.numel() > max(sizes, default=inf)
 
 
 def _drop_zeros(found: Traced, outputs: int) -> list[int]:
