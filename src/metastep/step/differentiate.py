@@ -23,7 +23,7 @@ class Nesting:
 
     def __init__(self, tree: Tree) -> None:
         self._names = list(tree) if type(tree) is dict and all(isinstance(x, Tensor) for x in tree.values()) else None
-        self._spec = tree_flatten(tree)[1]
+        self._spec = tree_flatten(tree)[1] if self._names is None else None
 
     def leaves(self, tree: Tree) -> list[Any]:
         """Return the leaves of a tree of this structure."""
@@ -31,7 +31,7 @@ class Nesting:
             return list(tree.values())
         leaves, spec = tree_flatten(tree)
         if spec != self._spec:
-            raise ValueError(f"a tree of another structure: {spec} instead of {self._spec}")
+            raise ValueError(f"a tree of another structure: {spec} instead of {self._spec or self._names}")
         return leaves
 
     def tree(self, leaves: list[Any]) -> Tree:
@@ -165,8 +165,11 @@ def _grad(graph: Graph, values: Sequence[Any], at: Tensors, along: Sequence[Any]
 
 
 def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, meta: Tensors) -> Pull:
+    followed = [(i, x) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    own = {id(x): place for place, x in enumerate(meta)}
+    same = [(i, own[id(x)]) for i, x in followed if id(x) in own]  # as where φ starts from θ itself
     # Edges, not tensors: the values of the results are not needed for the way back.
-    reached = [(i, get_gradient_edge(x)) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    reached = [(i, get_gradient_edge(x)) for i, x in followed if id(x) not in own]
     at, size = [*leaves, *meta], len(leaves)
 
     def pull(
@@ -177,9 +180,16 @@ def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, met
             pairs += [(x.view_as(x), total) for x, total in zip(meta, onto, strict=False) if total is not None]
         asked = leaves if keep else meta if to_meta else at
         found = _grad(graph, [x for x, _ in pairs], asked, [d for _, d in pairs], retain_graph=keep)
-        return ([], found) if to_meta else (found[:size], found[size:])
+        by_params, by_meta = ([], found) if to_meta else (found[:size], found[size:])
+        for i, place in () if keep else same:
+            by_meta[place] = _sum(by_meta[place], along[i])
+        return by_params, by_meta
 
     return pull
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
 def _filled(known: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensors:

@@ -20,11 +20,11 @@ from metastep.core.counting import count_gradient, count_product, kept_bytes, un
 from metastep.core.curvature import exact
 from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final, Solved
-from metastep.core.guards import guarded, undrawn
+from metastep.core.guards import guarded, is_open, undrawn
 from metastep.core.random import generators, set_generators
 from metastep.core.solvers import ConjugateGradient, Neumann
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, add_scaled, dot, tree_leaves
+from metastep.core.trees import Tree, dot, map_tree, tree_leaves
 from metastep.core.windows import Window, outer_value
 from metastep.step.differentiate import Autograd, Functional, Known, Loss, Nesting, Pull, Tensors
 from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory, last_to_first
@@ -83,9 +83,11 @@ def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *,
 def _guarded(
     estimator: Estimator, schedule: Schedule, back: Backend, run: Callable[["Sweep"], Any], meta: Tree, task: Any
 ) -> Any:
-    looks = estimator.looks.watched(estimator.loop, estimator.reads, meta, task)
-    with torch.no_grad(), explained(meta), looks, _casting_anew():
-        return run(Sweep(estimator, schedule, back, meta, task))
+    with torch.no_grad(), _casting_anew():
+        if is_open():  # who runs all tasks has looked
+            return run(Sweep(estimator, schedule, back, meta, task))
+        with explained(meta), estimator.looks.watched(estimator.loop, estimator.reads, meta, task):
+            return run(Sweep(estimator, schedule, back, meta, task))
 
 
 class Sweep:
@@ -141,7 +143,7 @@ class Sweep:
             count_product()
             h = pull(layout.leaves(direction), keep=True)[0]
             product = layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
-            return add_scaled(product, held.strength, direction) if held else product
+            return map_tree(partial(torch.add, alpha=held.strength), product, direction) if held else product
 
         b = layout.tree(self._motion.parted(adjoint.params))
         warm = {} if loop.solution is None else {"start": layout.tree(self._motion.nesting.leaves(loop.solution))}
@@ -316,7 +318,7 @@ class Sweep:
         found = self._back.slope(self._loss(window, once), params, self._theta)
         if held is None:
             return found
-        return [g + held.strength * (p - p0) for g, p, p0 in zip(found, params, held.start, strict=True)]
+        return [torch.add(g, p - p0, alpha=held.strength) for g, p, p0 in zip(found, params, held.start, strict=True)]
 
     def _unheld(self, windows: list[Window]) -> tuple[list[Window], "Held | None"]:
         """Return windows without the term that pulls φ back to its start, and that term, which needs no graph."""

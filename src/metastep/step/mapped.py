@@ -119,12 +119,12 @@ def mapped(
         steps: list[Any] = []
         size, total = chunk_size or at_once(tasks, number), None
         measured, kept, grown = [], [], []
-        begins = loop if start is None else started(loop, _first(start))
+        begins = loop if start is None else started(loop, _at(start, 0))
         reads = plain.reads._replace(twice=False) if judged else plain.reads
-        with explained(meta), plain.looks.watched(begins, reads, meta, _first(tasks), mapped=min(size, number) > 1):
+        with explained(meta), plain.looks.watched(begins, reads, meta, _at(tasks, 0), mapped=min(size, number) > 1):
             for i in range(0, number, size):
                 with uncounted() if i else nullcontext():
-                    found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
+                    found = _run(partial(one, steps=steps), meta, tasks, start, range(i, min(i + size, number)))
                 total = found.grad if total is None else add(total, found.grad)
                 measured.append({"loss": found.loss, **require_other_names(found.metrics)})
                 kept.append(found.kept)
@@ -165,13 +165,14 @@ def _kept(final: Final, keep: Keep, steps: list[Any]) -> Tree:
     return final.state.params, final.state.memory, final.solution, step
 
 
-def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
-    """Run a chunk of tasks, and sum their gradients."""
-    if task_count(tasks) == 1:
-        found: Parts = map_tree(lambda x: x[None], one(meta, _first(tasks), _first(start), False))
-    else:
-        found = _by_vmap(one, meta, tasks, start)
-    return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
+def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any, some: range) -> Parts:
+    """Run some of the tasks, and sum their gradients."""
+    if len(some) > 1:
+        found = _by_vmap(one, meta, _slice(tasks, some), _slice(start, some))
+        return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
+    loss, grad, metrics, kept, growth = one(meta, _at(tasks, some.start), _at(start, some.start), False)
+    metrics, kept, growth = (map_tree(lambda x: x[None], tree) for tree in (metrics, kept, growth))
+    return Parts(loss[None], grad, metrics, kept, growth)
 
 
 def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
@@ -186,12 +187,12 @@ def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: An
     return vmap(of_task, (None, 0, 0), randomness="different")(meta, tasks, given)
 
 
-def _first(tree: Tree) -> Tree:
-    return map_tree(lambda x: x[0] if isinstance(x, Tensor) else x, tree)
+def _at(tree: Tree, i: int) -> Tree:
+    return map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, tree)
 
 
-def _slice(tree: Tree, i: int, size: int) -> Tree:
-    return map_tree(lambda x: x[i : i + size] if isinstance(x, Tensor) else x, tree)
+def _slice(tree: Tree, some: range) -> Tree:
+    return map_tree(lambda x: x[some.start : some.stop] if isinstance(x, Tensor) else x, tree)
 
 
 def joined(parts: list[Any]) -> Tensor | None:
