@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -59,9 +58,9 @@ class ConjugateGradient:
             bend = self.dot(p, hp)
             goes_on = goes_on & (rr > least) & (bend > 0)
             alpha = (rr / bend).where(goes_on, zero)  # 0 where a system has stopped
-            x, r = _moved(x, alpha, p), _moved(r, -alpha, hp)
+            x, r = plus(x, alpha, p), plus(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
-            p = _moved(r, (rr / before).where(goes_on, zero), p)
+            p = plus(r, (rr / before).where(goes_on, zero), p)
         return x
 
 
@@ -94,14 +93,17 @@ class Neumann:
     def __call__(self, matvec: Callable[[Tree], Tree], b: Tree, start: Tree = None) -> Tree:
         term = total = b if start is None else subtract(b, matvec(start))
         for _ in range(self.steps):
-            term = map_tree(partial(torch.add, alpha=-self.rate), term, matvec(term))
+            term = plus(term, -self.rate, matvec(term))
             total = add(total, term)
         found = scale(self.rate, total)
         return found if start is None else add(start, found)
 
 
-def _moved(x: Tree, by: Tensor, along: Tree) -> Tree:
-    """x + by · along, in one pass over the numbers"""
-    if isinstance(x, Tensor):
-        return torch.addcmul(x, by, along)
-    return map_tree(lambda a, b: torch.addcmul(a, by, b), x, along)
+def plus(x: Tree, factor: float | Tensor, along: Tree) -> Tree:
+    """Return x + factor · along, in one pass over the numbers."""
+    one = torch.addcmul if isinstance(factor, Tensor) else _plus_number
+    return one(x, factor, along) if isinstance(x, Tensor) else map_tree(lambda a, b: one(a, factor, b), x, along)
+
+
+def _plus_number(x: Tensor, factor: float, along: Tensor) -> Tensor:
+    return torch.add(x, along, alpha=factor)

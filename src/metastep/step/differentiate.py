@@ -82,12 +82,15 @@ class Autograd:
             return [x.detach().clone().requires_grad_() for x in tensors]
         return [x.detach().requires_grad_() for x in tensors]
 
-    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
-        """Return ∂L/∂φ, and what multiplies a direction by ∂²L/∂φ² and ∂²L/∂θ∂φ."""
+    def gradient(
+        self, loss: Loss, params: Tensors, meta: Tensors, laid: Callable[[Tensors], Tensors] = list
+    ) -> tuple[Tensors, Pull]:
+        """Return ∂L/∂φ, laid out in some way, and what multiplies a direction by ∂²L/∂φ² and ∂²L/∂θ∂φ."""
         leaves = self.watched(params)
         with followed() as graph:
             found = _grad(graph, [loss(leaves, meta)], leaves, [None], create_graph=True)
-        return _filled(found, params), _puller(graph, found, leaves, meta)
+            results = laid(_filled(found, params))
+        return results, _puller(graph, results, leaves, meta)
 
     def step(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
         """Return ∂L/∂φ with its graph, which continues that of φ."""
@@ -130,8 +133,11 @@ class Functional:
     def watched(self, tensors: Sequence[Tensor]) -> Tensors:
         return list(tensors)
 
-    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
-        return self.vjp(torch.func.grad(with_constants(loss)), params, meta)
+    def gradient(
+        self, loss: Loss, params: Tensors, meta: Tensors, laid: Callable[[Tensors], Tensors] = list
+    ) -> tuple[Tensors, Pull]:
+        slope = torch.func.grad(with_constants(loss))
+        return self.vjp(lambda params, meta: laid(slope(params, meta)), params, meta)
 
     def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
         return torch.func.grad(loss)(params, meta)  # type: ignore[no-any-return]

@@ -22,9 +22,9 @@ from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final, Solved
 from metastep.core.guards import guarded, is_open, undrawn
 from metastep.core.random import generators, set_generators
-from metastep.core.solvers import ConjugateGradient, Neumann
+from metastep.core.solvers import ConjugateGradient, Neumann, plus
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, dot, map_tree, tree_leaves
+from metastep.core.trees import Tree, dot, tree_leaves
 from metastep.core.windows import Window, outer_value
 from metastep.step.differentiate import Autograd, Functional, Known, Loss, Nesting, Pull, Tensors
 from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory, last_to_first
@@ -135,21 +135,23 @@ class Sweep:
         loss, adjoint, metrics = self._judge(end, -1)
         if solved.solved_for:
             plain, held = self._unheld(loop._replace(problem=solved.solved_for).windows(self._task))
+        params = self._motion.parted(end.params)
+        layout = Layout(self._motion.nesting, params, solved.solver, whole=not _is_by_hand(plain[-1]))
         with uncounted():
-            grads, pull = self._gradient(plain[-1], end)
-        layout = Layout(self._motion.nesting, grads, solved.solver)
+            _, pull = self._gradient(plain[-1], end, layout.laid)
 
         def product(direction: Tree) -> Tree:
             count_product()
-            h = pull(layout.leaves(direction), keep=True)[0]
-            product = layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
-            return map_tree(partial(torch.add, alpha=held.strength), product, direction) if held else product
+            h = pull(layout.parts(direction), keep=True)[0]
+            product = layout.tree([torch.zeros_like(p) if x is None else x for x, p in zip(h, params, strict=True)])
+            return plus(product, held.strength, direction) if held else product
 
         b = layout.tree(self._motion.parted(adjoint.params))
         warm = {} if loop.solution is None else {"start": layout.tree(self._motion.nesting.leaves(loop.solution))}
-        solution = layout.leaves(solved.solver(product, b, **warm))
+        found = solved.solver(product, b, **warm)
+        solution = layout.leaves(found)
         count_product()
-        self._gather([x if x is None else -x for x in pull(solution, to_meta=True)[1]])
+        self._gather([x if x is None else -x for x in pull(layout.parts(found), to_meta=True)[1]])
         if held:
             self._gather([x if x is None else held.strength * x for x in held.pull(solution)[1]])
         kept = Final(self._motion.state(end), self._motion.nesting.tree(solution))
@@ -303,12 +305,14 @@ class Sweep:
             at = self._motion.move(at, grads, self._theta, window.steps)
         return at
 
-    def _gradient(self, window: Window, at: At) -> tuple[Tensors, Pull]:
+    def _gradient(
+        self, window: Window, at: At, laid: Callable[[Tensors], Tensors] = list
+    ) -> tuple[Tensors, Pull]:
         count_gradient()
         params = self._motion.parted(at.params)
         if _is_by_hand(window):
             return self._by_hand(window, params)
-        return self._back.gradient(self._loss(window), params, self._theta)
+        return self._back.gradient(self._loss(window), params, self._theta, laid)
 
     def _slope(self, window: Window, at: At, held: "Held | None", once: bool) -> Tensors:
         if _is_by_hand(window):
@@ -402,12 +406,16 @@ class Held(NamedTuple):
 
 
 class Layout:
-    """How a linear system is handed to its solver: as one vector to ours, as a tree to a user's own."""
+    """How a linear system is handed to its solver: as one vector to ours, as a tree to a user's own.
 
-    def __init__(self, nesting: Nesting, like: Tensors, solver: Any) -> None:
+    whole: The gradient that it comes of is one vector, too.
+    """
+
+    def __init__(self, nesting: Nesting, like: Tensors, solver: Any, whole: bool) -> None:
         self._nesting, self._shapes, self._sizes = nesting, [x.shape for x in like], [x.numel() for x in like]
         plain = type(solver) is ConjugateGradient and solver.dot is dot
         self._together = plain or type(solver) is Neumann
+        self._whole = whole and self._together
 
     def tree(self, leaves: Tensors) -> Tree:
         return torch.cat([x.reshape(-1) for x in leaves]) if self._together else self._nesting.tree(leaves)
@@ -416,3 +424,11 @@ class Layout:
         if not self._together:
             return self._nesting.leaves(tree)
         return [x.view(shape) for x, shape in zip(torch.split(tree, self._sizes), self._shapes, strict=True)]
+
+    def laid(self, gradient: Tensors) -> Tensors:
+        """Return what products are taken of."""
+        return [self.tree(gradient)] if self._whole else gradient
+
+    def parts(self, direction: Tree) -> Tensors:
+        """Return a direction in the same parts."""
+        return [direction] if self._whole else self.leaves(direction)

@@ -17,7 +17,6 @@ from metastep.core.checks import require_other_names
 from metastep.core.counting import uncounted
 from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final
-from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.tasks import task_count
@@ -115,8 +114,7 @@ def mapped(
 
     def estimate(meta: Tree, tasks: Any, start: Any = None) -> Estimate:
         meta, tasks, start = followable((meta, tasks, start))
-        number, before = task_count(tasks), versions(tasks)
-        steps: list[Any] = []
+        number, steps = task_count(tasks), list[Any]()
         size, total = chunk_size or at_once(tasks, number), None
         measured, kept, grown = [], [], []
         begins = loop if start is None else started(loop, _at(start, 0))
@@ -129,7 +127,6 @@ def mapped(
                 measured.append({"loss": found.loss, **require_other_names(found.metrics)})
                 kept.append(found.kept)
                 grown.append(found.growth)
-        require_unwritten(tasks, before)
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         state = _joined(kept, steps[-1]) if keep else None
         return Estimate(each["loss"].mean(), scale(1 / number, total), each, state, joined(grown))
@@ -170,9 +167,9 @@ def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, s
     if len(some) > 1:
         found = _by_vmap(one, meta, _slice(tasks, some), _slice(start, some))
         return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
-    loss, grad, metrics, kept, growth = one(meta, _at(tasks, some.start), _at(start, some.start), False)
-    metrics, kept, growth = (map_tree(lambda x: x[None], tree) for tree in (metrics, kept, growth))
-    return Parts(loss[None], grad, metrics, kept, growth)
+    found = one(meta, _at(tasks, some.start), None if start is None else _at(start, some.start), False)
+    rest = map_tree(lambda x: x[None], found._replace(grad=()))
+    return rest._replace(grad=found.grad)
 
 
 def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
