@@ -235,7 +235,8 @@ class Lent:
     def require_unmoved(self) -> None:
         """Refuse a call that has written into a tensor, or let it hold other numbers."""
         now = _states_of(self._watched.values())
-        moved = [] if now == self._states else [i for i, a, b in zip(self._watched, self._states, now) if a != b]
+        pairs = zip(self._watched, self._states, now, strict=True)
+        moved = [] if now == self._states else [which for which, before, state in pairs if state != before]
         moved += [which for which, lent, before in self._values if not _equal(lent, before)]
         for which in (*moved, *self._replaced):
             raise MetastepError(self._moved(which))

@@ -101,9 +101,8 @@ class Neumann:
 
 def plus(x: Tree, factor: float | Tensor, along: Tree) -> Tree:
     """Return x + factor · along, in one pass over the numbers."""
-    one = torch.addcmul if isinstance(factor, Tensor) else _plus_number
-    return one(x, factor, along) if isinstance(x, Tensor) else map_tree(lambda a, b: one(a, factor, b), x, along)
 
+    def one(a: Tensor, b: Tensor) -> Tensor:
+        return torch.addcmul(a, factor, b) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
 
-def _plus_number(x: Tensor, factor: float, along: Tensor) -> Tensor:
-    return torch.add(x, along, alpha=factor)
+    return one(x, along) if isinstance(x, Tensor) else map_tree(one, x, along)

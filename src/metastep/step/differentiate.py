@@ -23,7 +23,7 @@ class Nesting:
 
     def __init__(self, tree: Tree) -> None:
         self._names = list(tree) if type(tree) is dict and all(isinstance(x, Tensor) for x in tree.values()) else None
-        self._spec = tree_flatten(tree)[1] if self._names is None else None
+        self._spec: Any = tree_flatten(tree)[1] if self._names is None else None
 
     def leaves(self, tree: Tree) -> list[Any]:
         """Return the leaves of a tree of this structure."""

@@ -112,20 +112,22 @@ class Sweep:
         if self._solved:
             return self._implicit(self._solved)
         at = self._moved(self._start, self._windows[: self._cut])
-        judged: Any = None
+        final: At | None = None
         for first, passages, end in self._blocks(at):
-            if judged is None:
-                final, judged = end, self._judge(end, -1)
-                loss, adjoint, metrics = judged
+            if final is None:
+                final = end
+                loss, adjoint, metrics = self._judge(end, -1)
                 length = self._length(adjoint)
                 length = length.clamp_min(torch.finfo(length.dtype).tiny)
+            del end  # before others of its size are made
             while passages:
-                k, passage = first + len(passages) - 1, passages.pop()
-                adjoint = passage.pull(adjoint)
-                if passage.before is not None and k > 0:  # φ before window k is φ after window k − 1
-                    earlier, more, _ = self._judge(passage.before, k - 1)
+                k, before = first + len(passages) - 1, passages[-1].before
+                adjoint = passages.pop().pull(adjoint)
+                if before is not None and k > 0:  # φ before window k is φ after window k − 1
+                    earlier, more, _ = self._judge(before, k - 1)
                     loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
         grown = None if self._cut == len(self._windows) else self._length(adjoint) / length
+        assert final is not None
         return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)), grown)
 
     def _implicit(self, solved: Solved) -> Estimate:
@@ -160,16 +162,16 @@ class Sweep:
     def examine(self) -> Sizes:
         """Look at the first window that is swept, and return what it takes. It leaves nothing behind."""
         before, window = generators(others=True), self._windows[min(self._cut, len(self._windows) - 1)]
-        states: list[At] = []
+        sizes: list[int] = []
 
         def step() -> Passage:
             passage, after = self._pass([window], self._start)
-            states.append(after)
+            sizes[:] = [sum(x.nbytes for x in part) for part in (after.params, after.memory)]
             return passage
 
-        graph = kept_bytes(step)
+        graph = kept_bytes(step) + sizes[0]  # the next window's graph keeps φ, too
         set_generators(before)
-        return Sizes(graph, sum(x.nbytes for x in (*states[0].params, *states[0].memory)))
+        return Sizes(graph, sum(sizes))
 
     # ---- the ends
 
@@ -231,12 +233,17 @@ class Sweep:
     def _blocks(self, at: At) -> Iterator[tuple[int, list[Passage], At]]:
         """Blocks of windows, the last one first: the number of the first window, all passages, and the state after"""
         if self._cut == len(self._windows):
-            yield self._cut, [], at
-            return
+            return iter([(self._cut, [], at)])
         blocks = -(-(len(self._windows) - self._cut) // self._schedule.block)
         keep = OnDisk() if self._schedule.on_disk else in_memory
-        for block, before in last_to_first(blocks, at, self._schedule.slots, self._run, keep):
-            yield self._cut + block * self._schedule.block, *self._traverse(block, before)
+        reduced = self._motion.reduced if self._schedule.block == 1 else None
+
+        def traversed(given: tuple[int, At]) -> tuple[int, list[Passage], At]:
+            block, before = given
+            return self._cut + block * self._schedule.block, *self._traverse(block, before)
+
+        # A loop with `yield` would hold the states around a block while earlier blocks run.
+        return map(traversed, last_to_first(blocks, at, self._schedule.slots, self._run, keep, reduced))
 
     def _stretches(self, block: int) -> Iterator[list[Window]]:
         """Yield the windows of a block in stretches. One backward goes through each."""
@@ -305,9 +312,7 @@ class Sweep:
             at = self._motion.move(at, grads, self._theta, window.steps)
         return at
 
-    def _gradient(
-        self, window: Window, at: At, laid: Callable[[Tensors], Tensors] = list
-    ) -> tuple[Tensors, Pull]:
+    def _gradient(self, window: Window, at: At, laid: Callable[[Tensors], Tensors] = list) -> tuple[Tensors, Pull]:
         count_gradient()
         params = self._motion.parted(at.params)
         if _is_by_hand(window):

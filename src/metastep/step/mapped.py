@@ -168,7 +168,7 @@ def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, s
         found = _by_vmap(one, meta, _slice(tasks, some), _slice(start, some))
         return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
     found = one(meta, _at(tasks, some.start), None if start is None else _at(start, some.start), False)
-    rest = map_tree(lambda x: x[None], found._replace(grad=()))
+    rest: Parts = map_tree(lambda x: x[None], found._replace(grad=()))
     return rest._replace(grad=found.grad)
 
 

@@ -65,6 +65,9 @@ class Motion(Protocol):
     def advance(self, at: At, grads: Tensors, meta: Tensors, steps: int) -> tuple[At, PullBack]:
         """Return the same, without a graph, and what pulls Λ back."""
 
+    def reduced(self, at: At) -> At:
+        """Return what the pullback of the next window needs of a state."""
+
     def parted(self, params: Tensors) -> Tensors:
         """Return one tensor for each parameter."""
 
@@ -85,6 +88,9 @@ class Affine:
     def state(self, at: At) -> State:
         memory = (self.nesting.tree(at.memory),) if at.memory else ()
         return State(self.nesting.tree(at.params), memory, at.step)
+
+    def reduced(self, at: At) -> At:
+        return at._replace(memory=[x.new_zeros(()).expand(x.shape) for x in at.memory])
 
     def parted(self, params: Tensors) -> Tensors:
         return params
@@ -197,6 +203,9 @@ class Recorded:
     def _state(self, at: At) -> State:
         params = at.params if self._together else self.nesting.tree(at.params)
         return State(params, tree_unflatten(at.memory, at.nesting), at.step)
+
+    def reduced(self, at: At) -> At:
+        return at
 
     def parted(self, params: Tensors) -> Tensors:
         if not self._together:
