@@ -66,7 +66,7 @@ def by_autograd() -> bool:
 
 def followable(tree: Tree) -> Tree:
     """Return the tree with clones of tensors that were made in inference mode, which autograd cannot follow."""
-    if is_transformed():
+    if is_transformed() or not any(isinstance(x, Tensor) and x.is_inference() for x in tree_leaves(tree)):
         return tree
     return map_tree(lambda x: x.clone() if isinstance(x, Tensor) and x.is_inference() else x, tree)
 

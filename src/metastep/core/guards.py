@@ -147,9 +147,14 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def is_open() -> bool:
+    """Return whether a session is open."""
+    return bool(_here.sessions)
+
+
 def is_alone() -> bool:
     """Return whether nobody around this call looks at it: no session is open, and nothing maps or traces it."""
-    return not _here.sessions and not is_transformed()
+    return not is_open() and not is_transformed()
 
 
 @contextmanager
@@ -164,9 +169,9 @@ def opened(made: Session) -> Iterator[Session]:
         made.put_back()
 
 
-def session(made: Session | None = None) -> AbstractContextManager[Session]:
+def session(**options: Any) -> AbstractContextManager[Session]:
     """Open a session, unless one is open."""
-    return nullcontext(_here.sessions[-1]) if _here.sessions else opened(made or Session())
+    return nullcontext(_here.sessions[-1]) if _here.sessions else opened(Session(**options))
 
 
 # ---- constants

@@ -5,7 +5,7 @@ So a call lends the module tensors, and what it changes of attributes, dicts and
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from itertools import chain
 from operator import is_
@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from metastep.errors import MetastepError
 
 Tensors = dict[int, Tensor]  # by the id of the module's own
+_PLAIN = {Tensor, nn.Parameter}
 _LARGE = 1000  # entries: a larger container is put back, but not searched for tensors
 
 
@@ -32,6 +33,19 @@ class Slot(NamedTuple):
     """The same, or the parameter that should stand there."""
 
 
+class Kind(NamedTuple):
+    """What calls of a module with tensors of the same names have in common. Tensors are by ids of the module's own."""
+
+    ids: list[int]
+    """Of the given tensors."""
+    buffers: Tensors
+    rest: Tensors
+    places: list[tuple[Any, Any, Any, int]]
+    """Containers, keys and values, and what stands for them."""
+    watched: list[int]
+    """Which must not be written to."""
+
+
 class Inventory:
     """All that a module holds, as it is now, by attributes and by containers in them."""
 
@@ -39,6 +53,7 @@ class Inventory:
         self.module = module
         self.parts = dict(module.named_modules())
         self.is_usable = False  # until somebody has looked at the kinds of its parts
+        self._kinds: dict[tuple[tuple[str, ...], bool], Kind] = {}
         self.slots: list[Slot] = []
         self._contents: list[tuple[Any, list[Any], list[Any]]] = []  # containers, with keys and values
         seen: set[int] = set()
@@ -128,22 +143,34 @@ class Inventory:
             rest: What stands for tensors that are not given: "own", "constant" or "copy".
             carried: What an earlier call has left in buffers.
         """
-        if not params.keys() <= self.names.keys():
-            unknown = min(params.keys() - self.names.keys())
+        kind = self._kind(tuple(params), rest != "own")
+        given = dict(zip(kind.ids, params.values(), strict=True))
+        lent = given | {i: (carried or {}).get(i, x).clone() for i, x in kind.buffers.items()}
+        lent |= {i: x.clone() if rest == "copy" else x.detach() for i, x in kind.rest.items()}
+        puts = [(held, key, own, lent[i]) for held, key, own, i in kind.places if lent[i] is not own]
+        for slot in self._tuples:
+            if (replaced := _replaced(slot.stands_for, lent)) is not slot.value:
+                puts.append((*slot[:3], replaced))
+        return Lent(self, given, puts, {i: lent[i] for i in kind.watched}, rest == "copy")
+
+    def _kind(self, names: tuple[str, ...], all_others: bool) -> "Kind":
+        """Return what calls with tensors of these names have in common."""
+        if (names, all_others) not in self._kinds:
+            self._require_known(names)
+            ids = [self.names[name] for name in names]
+            buffers = {i: x for i, x in self.buffers.items() if i not in ids}
+            rest = {i: x for i, x in self.others.items() if all_others and i not in ids}
+            lent = {*ids, *buffers, *rest}
+            places = [place for place in self._tensors if place[3] in lent]
+            self._kinds[names, all_others] = Kind(ids, buffers, rest, places, list(lent & self.others.keys()))
+        return self._kinds[names, all_others]
+
+    def _require_known(self, names: Iterable[str]) -> None:
+        if unknown := set(names) - self.names.keys():
             raise MetastepError(
-                f"{type(self.module).__name__} has no parameter or buffer {unknown!r}. Name them as "
+                f"{type(self.module).__name__} has no parameter or buffer {min(unknown)!r}. Name them as "
                 "ms.parameters(module) does."
             )
-        given = {self.names[name]: tensor for name, tensor in params.items()}
-        buffers = self.buffers | {i: x for i, x in (carried or {}).items() if i in self.buffers}
-        lent = given | {i: x.clone() for i, x in buffers.items() if i not in given}
-        if rest != "own":
-            constants = {i: x.detach() for i, x in self.others.items() if i not in given}
-            lent |= constants if rest == "constant" else {i: x.clone() for i, x in constants.items()}
-        puts = [(held, key, own, lent[i]) for held, key, own, i in self._tensors if i in lent]
-        puts += [(*slot[:3], _replaced(slot.stands_for, lent)) for slot in self._tuples]
-        watched = {i: x for i, x in lent.items() if i in self.others}
-        return Lent(self, given, [put for put in puts if put[3] is not put[2]], watched, rest == "copy")
 
 
 class Change:
@@ -178,8 +205,8 @@ class Lent:
         watched: Tensors,
         closely: bool,
     ) -> None:
-        self.inventory, self.given, self._puts = inventory, given, puts
-        self._watched = [(i, x, _state_of(x)) for i, x in watched.items()]
+        self.inventory, self.given, self._puts, self._watched = inventory, given, puts, watched
+        self._states = _states_of(watched.values())
         self._values = [(i, x, x.detach().clone()) for i, x in watched.items()] if closely else []
         self._replaced: list[int] = []
 
@@ -207,7 +234,9 @@ class Lent:
 
     def require_unmoved(self) -> None:
         """Refuse a call that has written into a tensor, or let it hold other numbers."""
-        moved = [which for which, lent, before in self._watched if _state_of(lent) != before]
+        now = _states_of(self._watched.values())
+        pairs = zip(self._watched, self._states, now, strict=True)
+        moved = [] if now == self._states else [which for which, before, state in pairs if state != before]
         moved += [which for which, lent, before in self._values if not _equal(lent, before)]
         for which in (*moved, *self._replaced):
             raise MetastepError(self._moved(which))
@@ -268,9 +297,18 @@ def _holds(held: Any, values: list[Any]) -> bool:
     return len(held) == len(values) and all(map(is_, held.values() if isinstance(held, dict) else held, values))
 
 
+def _states_of(tensors: Collection[Tensor]) -> list[Any]:
+    """Return what changes when tensors get other numbers; None where nobody can tell."""
+    if {*map(type, tensors)} <= _PLAIN:
+        try:
+            return [(x._version, x.data_ptr()) for x in tensors]
+        except RuntimeError:  # some are of inference mode, or have no storage, as those of functorch
+            pass
+    return [_state_of(x) for x in tensors]
+
+
 def _state_of(x: Tensor) -> Any:
-    """Return what changes when a tensor gets other numbers; None where nobody can tell."""
-    if type(x) not in (Tensor, nn.Parameter) or x.is_inference() or _functorch.is_functorch_wrapped_tensor(x):
+    if type(x) not in _PLAIN or x.is_inference() or _functorch.is_functorch_wrapped_tensor(x):
         return None
     return x._version, x.data_ptr() if x.layout is torch.strided else None
 

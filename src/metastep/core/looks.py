@@ -38,7 +38,7 @@ class Looks:
         """
         before = versions(task)
         if not is_alone():
-            with session(Session(rest="constant")):
+            with session(rest="constant"):
                 yield
             return require_unwritten(task, before)
         meta, looked_at = followable((meta, task))

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from metastep.core.derivatives import keep_in_place, may_draw
-from metastep.core.guards import Session, require_shown, session
+from metastep.core.guards import require_shown, session
 from metastep.core.trees import Tree, difference, map_tree, tree_leaves
 from metastep.errors import MetastepError
 
@@ -145,7 +145,7 @@ def apply(module: nn.Module, params: Tree, inputs: Any) -> Any:
         )
     if torch.compiler.is_compiling():
         return _traced(module, params, inputs)
-    with session(Session(keeps_changes=True)) as here:
+    with session(keeps_changes=True) as here:
         inventory = here.inventory(module)
         if not inventory.is_usable:
             _require_plain(inventory.parts)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from metastep.core.options import Bound, require_options, written
 from metastep.core.registry import register
-from metastep.core.trees import Tree, add, add_scaled, dot, scale, subtract, zeros_like
+from metastep.core.trees import Tree, add, dot, map_tree, scale, subtract, zeros_like
 
 __all__ = ["ConjugateGradient", "Neumann", "Solver"]
 
@@ -58,9 +58,9 @@ class ConjugateGradient:
             bend = self.dot(p, hp)
             goes_on = goes_on & (rr > least) & (bend > 0)
             alpha = (rr / bend).where(goes_on, zero)  # 0 where a system has stopped
-            x, r = add_scaled(x, alpha, p), add_scaled(r, -alpha, hp)
+            x, r = plus(x, alpha, p), plus(r, -alpha, hp)
             before, rr = rr, self.dot(r, r)
-            p = add_scaled(r, (rr / before).where(goes_on, zero), p)
+            p = plus(r, (rr / before).where(goes_on, zero), p)
         return x
 
 
@@ -93,7 +93,16 @@ class Neumann:
     def __call__(self, matvec: Callable[[Tree], Tree], b: Tree, start: Tree = None) -> Tree:
         term = total = b if start is None else subtract(b, matvec(start))
         for _ in range(self.steps):
-            term = add_scaled(term, -self.rate, matvec(term))
+            term = plus(term, -self.rate, matvec(term))
             total = add(total, term)
         found = scale(self.rate, total)
         return found if start is None else add(start, found)
+
+
+def plus(x: Tree, factor: float | Tensor, along: Tree) -> Tree:
+    """Return x + factor · along, in one pass over the numbers."""
+
+    def one(a: Tensor, b: Tensor) -> Tensor:
+        return torch.addcmul(a, factor, b) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)
+
+    return one(x, along) if isinstance(x, Tensor) else map_tree(one, x, along)

@@ -23,7 +23,7 @@ class Nesting:
 
     def __init__(self, tree: Tree) -> None:
         self._names = list(tree) if type(tree) is dict and all(isinstance(x, Tensor) for x in tree.values()) else None
-        self._spec = tree_flatten(tree)[1]
+        self._spec: Any = tree_flatten(tree)[1] if self._names is None else None
 
     def leaves(self, tree: Tree) -> list[Any]:
         """Return the leaves of a tree of this structure."""
@@ -31,7 +31,7 @@ class Nesting:
             return list(tree.values())
         leaves, spec = tree_flatten(tree)
         if spec != self._spec:
-            raise ValueError(f"a tree of another structure: {spec} instead of {self._spec}")
+            raise ValueError(f"a tree of another structure: {spec} instead of {self._spec or self._names}")
         return leaves
 
     def tree(self, leaves: list[Any]) -> Tree:
@@ -82,12 +82,15 @@ class Autograd:
             return [x.detach().clone().requires_grad_() for x in tensors]
         return [x.detach().requires_grad_() for x in tensors]
 
-    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
-        """Return ∂L/∂φ, and what multiplies a direction by ∂²L/∂φ² and ∂²L/∂θ∂φ."""
+    def gradient(
+        self, loss: Loss, params: Tensors, meta: Tensors, laid: Callable[[Tensors], Tensors] = list
+    ) -> tuple[Tensors, Pull]:
+        """Return ∂L/∂φ, laid out in some way, and what multiplies a direction by ∂²L/∂φ² and ∂²L/∂θ∂φ."""
         leaves = self.watched(params)
         with followed() as graph:
             found = _grad(graph, [loss(leaves, meta)], leaves, [None], create_graph=True)
-        return _filled(found, params), _puller(graph, found, leaves, meta)
+            results = laid(_filled(found, params))
+        return results, _puller(graph, results, leaves, meta)
 
     def step(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
         """Return ∂L/∂φ with its graph, which continues that of φ."""
@@ -130,8 +133,11 @@ class Functional:
     def watched(self, tensors: Sequence[Tensor]) -> Tensors:
         return list(tensors)
 
-    def gradient(self, loss: Loss, params: Tensors, meta: Tensors) -> tuple[Tensors, Pull]:
-        return self.vjp(torch.func.grad(with_constants(loss)), params, meta)
+    def gradient(
+        self, loss: Loss, params: Tensors, meta: Tensors, laid: Callable[[Tensors], Tensors] = list
+    ) -> tuple[Tensors, Pull]:
+        slope = torch.func.grad(with_constants(loss))
+        return self.vjp(lambda params, meta: laid(slope(params, meta)), params, meta)
 
     def slope(self, loss: Loss, params: Tensors, meta: Tensors) -> Tensors:
         return torch.func.grad(loss)(params, meta)  # type: ignore[no-any-return]
@@ -165,8 +171,11 @@ def _grad(graph: Graph, values: Sequence[Any], at: Tensors, along: Sequence[Any]
 
 
 def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, meta: Tensors) -> Pull:
+    followed = [(i, x) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    own = {id(x): place for place, x in enumerate(meta)}
+    same = [(i, own[id(x)]) for i, x in followed if id(x) in own]  # as where φ starts from θ itself
     # Edges, not tensors: the values of the results are not needed for the way back.
-    reached = [(i, get_gradient_edge(x)) for i, x in enumerate(results) if x is not None and x.requires_grad]
+    reached = [(i, get_gradient_edge(x)) for i, x in followed if id(x) not in own]
     at, size = [*leaves, *meta], len(leaves)
 
     def pull(
@@ -177,9 +186,16 @@ def _puller(graph: Graph, results: Sequence[Tensor | None], leaves: Tensors, met
             pairs += [(x.view_as(x), total) for x, total in zip(meta, onto, strict=False) if total is not None]
         asked = leaves if keep else meta if to_meta else at
         found = _grad(graph, [x for x, _ in pairs], asked, [d for _, d in pairs], retain_graph=keep)
-        return ([], found) if to_meta else (found[:size], found[size:])
+        by_params, by_meta = ([], found) if to_meta else (found[:size], found[size:])
+        for i, place in () if keep else same:
+            by_meta[place] = _sum(by_meta[place], along[i])
+        return by_params, by_meta
 
     return pull
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
 
 
 def _filled(known: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensors:

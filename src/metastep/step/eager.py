@@ -20,11 +20,11 @@ from metastep.core.counting import count_gradient, count_product, kept_bytes, un
 from metastep.core.curvature import exact
 from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final, Solved
-from metastep.core.guards import guarded, undrawn
+from metastep.core.guards import guarded, is_open, undrawn
 from metastep.core.random import generators, set_generators
-from metastep.core.solvers import ConjugateGradient, Neumann
+from metastep.core.solvers import ConjugateGradient, Neumann, plus
 from metastep.core.torch_errors import explained
-from metastep.core.trees import Tree, add_scaled, dot, tree_leaves
+from metastep.core.trees import Tree, dot, tree_leaves
 from metastep.core.windows import Window, outer_value
 from metastep.step.differentiate import Autograd, Functional, Known, Loss, Nesting, Pull, Tensors
 from metastep.step.memory import OnDisk, Schedule, Sizes, in_memory, last_to_first
@@ -83,9 +83,11 @@ def estimate(estimator: Estimator, schedule: Schedule, meta: Tree, task: Any, *,
 def _guarded(
     estimator: Estimator, schedule: Schedule, back: Backend, run: Callable[["Sweep"], Any], meta: Tree, task: Any
 ) -> Any:
-    looks = estimator.looks.watched(estimator.loop, estimator.reads, meta, task)
-    with torch.no_grad(), explained(meta), looks, _casting_anew():
-        return run(Sweep(estimator, schedule, back, meta, task))
+    with torch.no_grad(), _casting_anew():
+        if is_open():  # who runs all tasks has looked
+            return run(Sweep(estimator, schedule, back, meta, task))
+        with explained(meta), estimator.looks.watched(estimator.loop, estimator.reads, meta, task):
+            return run(Sweep(estimator, schedule, back, meta, task))
 
 
 class Sweep:
@@ -110,20 +112,22 @@ class Sweep:
         if self._solved:
             return self._implicit(self._solved)
         at = self._moved(self._start, self._windows[: self._cut])
-        judged: Any = None
+        final: At | None = None
         for first, passages, end in self._blocks(at):
-            if judged is None:
-                final, judged = end, self._judge(end, -1)
-                loss, adjoint, metrics = judged
+            if final is None:
+                final = end
+                loss, adjoint, metrics = self._judge(end, -1)
                 length = self._length(adjoint)
                 length = length.clamp_min(torch.finfo(length.dtype).tiny)
+            del end  # before others of its size are made
             while passages:
-                k, passage = first + len(passages) - 1, passages.pop()
-                adjoint = passage.pull(adjoint)
-                if passage.before is not None and k > 0:  # φ before window k is φ after window k − 1
-                    earlier, more, _ = self._judge(passage.before, k - 1)
+                k, before = first + len(passages) - 1, passages[-1].before
+                adjoint = passages.pop().pull(adjoint)
+                if before is not None and k > 0:  # φ before window k is φ after window k − 1
+                    earlier, more, _ = self._judge(before, k - 1)
                     loss, adjoint = loss + earlier, adjoint._replace(params=self._sum(adjoint.params, more.params))
         grown = None if self._cut == len(self._windows) else self._length(adjoint) / length
+        assert final is not None
         return Estimate(loss, self._finish(adjoint), metrics, Final(self._motion.state(final)), grown)
 
     def _implicit(self, solved: Solved) -> Estimate:
@@ -133,21 +137,23 @@ class Sweep:
         loss, adjoint, metrics = self._judge(end, -1)
         if solved.solved_for:
             plain, held = self._unheld(loop._replace(problem=solved.solved_for).windows(self._task))
+        params = self._motion.parted(end.params)
+        layout = Layout(self._motion.nesting, params, solved.solver, whole=not _is_by_hand(plain[-1]))
         with uncounted():
-            grads, pull = self._gradient(plain[-1], end)
-        layout = Layout(self._motion.nesting, grads, solved.solver)
+            _, pull = self._gradient(plain[-1], end, layout.laid)
 
         def product(direction: Tree) -> Tree:
             count_product()
-            h = pull(layout.leaves(direction), keep=True)[0]
-            product = layout.tree([torch.zeros_like(g) if x is None else x for x, g in zip(h, grads, strict=True)])
-            return add_scaled(product, held.strength, direction) if held else product
+            h = pull(layout.parts(direction), keep=True)[0]
+            product = layout.tree([torch.zeros_like(p) if x is None else x for x, p in zip(h, params, strict=True)])
+            return plus(product, held.strength, direction) if held else product
 
         b = layout.tree(self._motion.parted(adjoint.params))
         warm = {} if loop.solution is None else {"start": layout.tree(self._motion.nesting.leaves(loop.solution))}
-        solution = layout.leaves(solved.solver(product, b, **warm))
+        found = solved.solver(product, b, **warm)
+        solution = layout.leaves(found)
         count_product()
-        self._gather([x if x is None else -x for x in pull(solution, to_meta=True)[1]])
+        self._gather([x if x is None else -x for x in pull(layout.parts(found), to_meta=True)[1]])
         if held:
             self._gather([x if x is None else held.strength * x for x in held.pull(solution)[1]])
         kept = Final(self._motion.state(end), self._motion.nesting.tree(solution))
@@ -156,16 +162,16 @@ class Sweep:
     def examine(self) -> Sizes:
         """Look at the first window that is swept, and return what it takes. It leaves nothing behind."""
         before, window = generators(others=True), self._windows[min(self._cut, len(self._windows) - 1)]
-        states: list[At] = []
+        sizes: list[int] = []
 
         def step() -> Passage:
             passage, after = self._pass([window], self._start)
-            states.append(after)
+            sizes[:] = [sum(x.nbytes for x in part) for part in (after.params, after.memory)]
             return passage
 
-        graph = kept_bytes(step)
+        graph = kept_bytes(step) + sizes[0]  # the next window's graph keeps φ, too
         set_generators(before)
-        return Sizes(graph, sum(x.nbytes for x in (*states[0].params, *states[0].memory)))
+        return Sizes(graph, sum(sizes))
 
     # ---- the ends
 
@@ -227,12 +233,17 @@ class Sweep:
     def _blocks(self, at: At) -> Iterator[tuple[int, list[Passage], At]]:
         """Blocks of windows, the last one first: the number of the first window, all passages, and the state after"""
         if self._cut == len(self._windows):
-            yield self._cut, [], at
-            return
+            return iter([(self._cut, [], at)])
         blocks = -(-(len(self._windows) - self._cut) // self._schedule.block)
         keep = OnDisk() if self._schedule.on_disk else in_memory
-        for block, before in last_to_first(blocks, at, self._schedule.slots, self._run, keep):
-            yield self._cut + block * self._schedule.block, *self._traverse(block, before)
+        reduced = self._motion.reduced if self._schedule.block == 1 else None
+
+        def traversed(given: tuple[int, At]) -> tuple[int, list[Passage], At]:
+            block, before = given
+            return self._cut + block * self._schedule.block, *self._traverse(block, before)
+
+        # A loop with `yield` would hold the states around a block while earlier blocks run.
+        return map(traversed, last_to_first(blocks, at, self._schedule.slots, self._run, keep, reduced))
 
     def _stretches(self, block: int) -> Iterator[list[Window]]:
         """Yield the windows of a block in stretches. One backward goes through each."""
@@ -301,12 +312,12 @@ class Sweep:
             at = self._motion.move(at, grads, self._theta, window.steps)
         return at
 
-    def _gradient(self, window: Window, at: At) -> tuple[Tensors, Pull]:
+    def _gradient(self, window: Window, at: At, laid: Callable[[Tensors], Tensors] = list) -> tuple[Tensors, Pull]:
         count_gradient()
         params = self._motion.parted(at.params)
         if _is_by_hand(window):
             return self._by_hand(window, params)
-        return self._back.gradient(self._loss(window), params, self._theta)
+        return self._back.gradient(self._loss(window), params, self._theta, laid)
 
     def _slope(self, window: Window, at: At, held: "Held | None", once: bool) -> Tensors:
         if _is_by_hand(window):
@@ -316,7 +327,7 @@ class Sweep:
         found = self._back.slope(self._loss(window, once), params, self._theta)
         if held is None:
             return found
-        return [g + held.strength * (p - p0) for g, p, p0 in zip(found, params, held.start, strict=True)]
+        return [torch.add(g, p - p0, alpha=held.strength) for g, p, p0 in zip(found, params, held.start, strict=True)]
 
     def _unheld(self, windows: list[Window]) -> tuple[list[Window], "Held | None"]:
         """Return windows without the term that pulls φ back to its start, and that term, which needs no graph."""
@@ -400,12 +411,16 @@ class Held(NamedTuple):
 
 
 class Layout:
-    """How a linear system is handed to its solver: as one vector to ours, as a tree to a user's own."""
+    """How a linear system is handed to its solver: as one vector to ours, as a tree to a user's own.
 
-    def __init__(self, nesting: Nesting, like: Tensors, solver: Any) -> None:
+    whole: The gradient that it comes of is one vector, too.
+    """
+
+    def __init__(self, nesting: Nesting, like: Tensors, solver: Any, whole: bool) -> None:
         self._nesting, self._shapes, self._sizes = nesting, [x.shape for x in like], [x.numel() for x in like]
         plain = type(solver) is ConjugateGradient and solver.dot is dot
         self._together = plain or type(solver) is Neumann
+        self._whole = whole and self._together
 
     def tree(self, leaves: Tensors) -> Tree:
         return torch.cat([x.reshape(-1) for x in leaves]) if self._together else self._nesting.tree(leaves)
@@ -414,3 +429,11 @@ class Layout:
         if not self._together:
             return self._nesting.leaves(tree)
         return [x.view(shape) for x, shape in zip(torch.split(tree, self._sizes), self._shapes, strict=True)]
+
+    def laid(self, gradient: Tensors) -> Tensors:
+        """Return what products are taken of."""
+        return [self.tree(gradient)] if self._whole else gradient
+
+    def parts(self, direction: Tree) -> Tensors:
+        """Return a direction in the same parts."""
+        return [direction] if self._whole else self.leaves(direction)

@@ -17,7 +17,6 @@ from metastep.core.checks import require_other_names
 from metastep.core.counting import uncounted
 from metastep.core.derivatives import followable
 from metastep.core.estimators import Estimate, Estimator, Final
-from metastep.core.guards import require_unwritten, versions
 from metastep.core.method import Method
 from metastep.core.optimizers import InnerOptimizer, State
 from metastep.core.tasks import task_count
@@ -115,21 +114,19 @@ def mapped(
 
     def estimate(meta: Tree, tasks: Any, start: Any = None) -> Estimate:
         meta, tasks, start = followable((meta, tasks, start))
-        number, before = task_count(tasks), versions(tasks)
-        steps: list[Any] = []
+        number, steps = task_count(tasks), list[Any]()
         size, total = chunk_size or at_once(tasks, number), None
         measured, kept, grown = [], [], []
-        begins = loop if start is None else started(loop, _first(start))
+        begins = loop if start is None else started(loop, _at(start, 0))
         reads = plain.reads._replace(twice=False) if judged else plain.reads
-        with explained(meta), plain.looks.watched(begins, reads, meta, _first(tasks), mapped=min(size, number) > 1):
+        with explained(meta), plain.looks.watched(begins, reads, meta, _at(tasks, 0), mapped=min(size, number) > 1):
             for i in range(0, number, size):
                 with uncounted() if i else nullcontext():
-                    found = _run(partial(one, steps=steps), meta, _slice(tasks, i, size), _slice(start, i, size))
+                    found = _run(partial(one, steps=steps), meta, tasks, start, range(i, min(i + size, number)))
                 total = found.grad if total is None else add(total, found.grad)
                 measured.append({"loss": found.loss, **require_other_names(found.metrics)})
                 kept.append(found.kept)
                 grown.append(found.growth)
-        require_unwritten(tasks, before)
         each = map_tree(lambda *parts: torch.cat(parts), *measured)
         state = _joined(kept, steps[-1]) if keep else None
         return Estimate(each["loss"].mean(), scale(1 / number, total), each, state, joined(grown))
@@ -165,13 +162,14 @@ def _kept(final: Final, keep: Keep, steps: list[Any]) -> Tree:
     return final.state.params, final.state.memory, final.solution, step
 
 
-def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
-    """Run a chunk of tasks, and sum their gradients."""
-    if task_count(tasks) == 1:
-        found: Parts = map_tree(lambda x: x[None], one(meta, _first(tasks), _first(start), False))
-    else:
-        found = _by_vmap(one, meta, tasks, start)
-    return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
+def _run(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any, some: range) -> Parts:
+    """Run some of the tasks, and sum their gradients."""
+    if len(some) > 1:
+        found = _by_vmap(one, meta, _slice(tasks, some), _slice(start, some))
+        return found._replace(grad=map_tree(lambda g: g.sum(0), found.grad))
+    found = one(meta, _at(tasks, some.start), None if start is None else _at(start, some.start), False)
+    rest: Parts = map_tree(lambda x: x[None], found._replace(grad=()))
+    return rest._replace(grad=found.grad)
 
 
 def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: Any, start: Any) -> Parts:
@@ -186,12 +184,12 @@ def _by_vmap(one: Callable[[Tree, Any, Any, bool], Parts], meta: Tree, tasks: An
     return vmap(of_task, (None, 0, 0), randomness="different")(meta, tasks, given)
 
 
-def _first(tree: Tree) -> Tree:
-    return map_tree(lambda x: x[0] if isinstance(x, Tensor) else x, tree)
+def _at(tree: Tree, i: int) -> Tree:
+    return map_tree(lambda x: x[i] if isinstance(x, Tensor) else x, tree)
 
 
-def _slice(tree: Tree, i: int, size: int) -> Tree:
-    return map_tree(lambda x: x[i : i + size] if isinstance(x, Tensor) else x, tree)
+def _slice(tree: Tree, some: range) -> Tree:
+    return map_tree(lambda x: x[some.start : some.stop] if isinstance(x, Tensor) else x, tree)
 
 
 def joined(parts: list[Any]) -> Tensor | None:

@@ -144,12 +144,18 @@ Run = Callable[[int, int, Any], Any]  # (first block, block after the last, stat
 
 
 def last_to_first(
-    blocks: int, state: Any, slots: int, run: Run, keep: Callable[[Any], Kept]
+    blocks: int,
+    state: Any,
+    slots: int,
+    run: Run,
+    keep: Callable[[Any], Kept],
+    reduced: Callable[[Any], Any] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield each block with the state before it, the last block first.
 
     slots: states that may be kept at a time besides the first one.
     keep: store a state, and return what gives it back.
+    reduced: leaves out of a state what is not needed where nobody goes on from the block after it.
     """
     stretches = [(0, blocks, keep(state), slots)]
     del state
@@ -161,8 +167,12 @@ def last_to_first(
             yield from ((block, run(first, block, kept())) for block in reversed(range(first, end)))
         else:
             middle = first + _split(end - first, slots + 1)
+            after = keep(run(first, middle, kept()))
+            if reduced and middle - first == 1 and keep is in_memory:
+                kept = in_memory(reduced(kept()))
             stretches.append((first, middle, kept, slots))
-            stretches.append((middle, end, keep(run(first, middle, kept())), slots - 1))
+            stretches.append((middle, end, after, slots - 1))
+            del kept, after
 
 
 def cost(blocks: int, states: int) -> int:
