@@ -183,7 +183,10 @@ def stable_windows(name: str) -> Iterator[str]:
 def _hits(rows: Sequence[Row]) -> str:
     """Say how often the rule was right or one too strict, where the curvature rises and where it does not."""
     steady, rising = ([row for row in rows if _rises(row) == rises] for rises in (False, True))
-    good = lambda some: sum(row["outcome"] - 1 <= row["rule"] <= row["outcome"] for row in some)  # noqa: E731
+
+    def good(some: Sequence[Row]) -> int:
+        return sum(row["outcome"] - 1 <= row["rule"] <= row["outcome"] for row in some)
+
     return f"good on {good(steady)} of {len(steady)} steady, {good(rising)} of {len(rising)} rising"
 
 
