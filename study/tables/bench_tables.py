@@ -211,3 +211,18 @@ def _cell(row: Row | None) -> str:
 
 def _ms(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def inner_optimizers(name: str) -> Iterator[str]:
+    """Rows: optimizers whose step is traced; time relative to one of ours, by subject and method"""
+    content = results.read_if_there(name)
+    if not content["rows"]:
+        return
+    ratios = {(row["optimizer"], row["subject"], row["method"]): row["ratio"][0] for row in content["rows"]}
+    against = {row["optimizer"]: row["compared with"] for row in content["rows"]}
+    columns = list(dict.fromkeys((subject, method) for _, subject, method in ratios))
+    yield results.caption(content)
+    yield from heading("traced", "compared with our", *(f"{subject}, {method}" for subject, method in columns), words=2)
+    for optimizer, ours in against.items():
+        cells = (ratios.get((optimizer, *column)) for column in columns)
+        yield line(optimizer, ours, *("–" if ratio is None else f"{ratio:.2f}" for ratio in cells))

@@ -283,6 +283,7 @@ TABLES: dict[str, Callable[[str], Iterator[str]]] = {
     "clip-values": lambda _: recipe_tables.clip_values("bench/cpu-recipes"),
     "bench/cpu-in-a-minute": recipe_tables.in_a_minute,
     "bench/cpu-stable-windows": recipe_tables.stable_windows,
+    "bench/cpu-inner-optimizers": bench_tables.inner_optimizers,
     "bench/cpu-compare-conv4": compare_conv4,
     "bench/cpu-play-strokes": play_strokes,
     "bench/cpu-short-runs": short_runs,

@@ -155,7 +155,7 @@ def last_to_first(
 
     slots: states that may be kept at a time besides the first one.
     keep: store a state, and return what gives it back.
-    reduced: leaves out of a state what is not needed where nobody goes on from the block after it.
+    reduced: leaves out of a state what is not needed where nobody continues from the block after it.
     """
     stretches = [(0, blocks, keep(state), slots)]
     del state
