@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import wraps
 from threading import RLock
 from typing import ParamSpec, TypeVar
 
@@ -26,16 +26,12 @@ def apart(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
-        run = untraced() if "torch._dynamo" in sys.modules else alone
+        run = torch.compiler.disable(alone) if "torch._dynamo" in sys.modules else alone  # type: ignore[no-untyped-call]
         return run(*args, **options)
 
     def alone(*args: P.args, **options: P.kwargs) -> T:
         with _turn, _without_hooks():
             return function(*args, **options)
-
-    @cache
-    def untraced() -> Callable[P, T]:
-        return torch.compiler.disable(alone)  # type: ignore[no-any-return, no-untyped-call]
 
     return call
 

@@ -117,7 +117,6 @@ class Affine:
         return after, pull
 
 
-@cache
 def _rows(inner: SGD, remembers: bool, steps: int) -> tuple[Row, Row | None]:
     """Coefficients of φ, v, g and the new v for the new φ, and of φ, v and g for the new v"""
     params, velocity = coefficients(inner, remembers, steps)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,26 @@ def position(preset: str) -> int | None:
     return there and there.done
 
 
-def timer_fires_at(iteration: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the process that all runs belong to; each waits until it is told so"""
-    draw, all_of_them = Sampler.__call__, os.getpid()
+def timer_fires_at(iteration: int, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process that all runs belong to, when that many are there; each waits until it is told so"""
+    draw, all_of_them, there = Sampler.__call__, os.getpid(), Path("there").absolute()
+    there.mkdir()
 
     def drawing(self: Sampler, k: int, tasks: int, first: int = 0) -> Any:
         if k == iteration:
+            (there / str(os.getpid())).touch()
+            wait_until(lambda: len(list(there.iterdir())) == processes)
             os.kill(all_of_them, signal.SIGALRM)
-            time.sleep(2)  # the signal to stop comes meanwhile
+            wait_until(lambda: signal.getsignal(signal.SIGTERM).__self__.requested)  # type: ignore[union-attr]
         return draw(self, k, tasks, first)
 
     monkeypatch.setattr(Sampler, "__call__", drawing)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def test_together_finds_what_one_after_the_other_does_and_says_that_the_device_was_shared() -> None:
@@ -85,7 +95,7 @@ def test_together_finds_what_one_after_the_other_does_and_says_that_the_device_w
 def test_the_end_of_the_budget_keeps_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("--runs", "alone", "--out", "claims-alone").exit_code == 0
     with monkeypatch.context() as patch:
-        timer_fires_at(2, patch)
+        timer_fires_at(2, 2, patch)
         stopped = call("--together", "2", "--budget", "1000")
     assert stopped.exit_code == 130, stopped.output
     assert stopped.output.count("the same command continues") == 2
@@ -159,7 +169,7 @@ def test_transfer_runs_share_the_device_too(monkeypatch: pytest.MonkeyPatch) -> 
     wanted = ("--only", "T4.17,T2.2,T2.14", "--seeds", "1")
     assert call(*wanted, "--runs", "alone", "--out", "claims-alone").exit_code == 0
     with monkeypatch.context() as patch:
-        timer_fires_at(2, patch)
+        timer_fires_at(2, 1, patch)  # the transfer runs draw no episodes
         stopped = call(*wanted, "--together", "3", "--budget", "1000")
     assert stopped.exit_code == 130, stopped.output
     assert stopped.output.count("the same command continues") == 3
