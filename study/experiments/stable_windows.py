@@ -185,7 +185,3 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = (row_of(name, loop()) | {"list": number} for number, name, loop in all_loops(options.data))
     results.write_each("stable-windows", arguments.command("stable_windows", options), [], rows)
-
-
-if __name__ == "__main__":
-    main()

@@ -100,7 +100,7 @@ class Neumann:
 
 
 def plus(x: Tree, factor: float | Tensor, along: Tree) -> Tree:
-    """Return x + factor · along, in one pass over the numbers."""
+    """Return x + factor · along, in one pass over the numbers. `add_scaled` also serves what is no float, in two."""
 
     def one(a: Tensor, b: Tensor) -> Tensor:
         return torch.addcmul(a, factor, b) if isinstance(factor, Tensor) else torch.add(a, b, alpha=factor)

@@ -10,6 +10,7 @@ from torch.optim import Adam
 
 import metastep as ms
 from metastep.core.trees import map_tree
+from study.experiments.other_modules import WAYS, Last
 from tests.core.helpers import relative_error
 from tests.step.helpers import values_of
 
@@ -17,7 +18,7 @@ pytestmark = [
     pytest.mark.compiled,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-WAYS, TASKS, EXAMPLES = 5, 4, 10
+TASKS, EXAMPLES = 4, 10
 
 
 @pytest.fixture(autouse=True)
@@ -35,19 +36,6 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(x + self.body(x))
-
-
-class Last(nn.Module):
-    """A classifier of sequences by their last feature."""
-
-    def __init__(self, body: nn.Module, width: int) -> None:
-        super().__init__()
-        self.body, self.head = body, nn.Linear(width, WAYS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = self.body(x)
-        out: Tensor = self.head((found[0] if isinstance(found, tuple) else found)[:, -1])
-        return out
 
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
